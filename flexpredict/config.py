@@ -1,0 +1,234 @@
+"""Typed, frozen settings: one flat list of names, the same in YAML, in Python and after `--set`.
+
+A recipe is a YAML file of settings. It may name a `base` recipe to start from and `variants`, each
+a few settings more: `paper/ablation-vit-b16@table7-context`.
+"""
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+Range = tuple[float, float]
+
+
+class Settings(BaseModel):
+    """Everything a pretraining run depends on, besides the images."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    # What is learnt: these change results.
+    model: str = "vit_small"
+    patch_size: Positive = 16
+    image_size: Positive | tuple[Positive, Positive] = 224
+    in_channels: Positive = 3
+    mean: tuple[float, ...] | None = None  # None: ImageNet's for 3 channels
+    std: tuple[float, ...] | None = None
+    objective: Literal["ijepa", "mae"] = "ijepa"
+    loss: Literal["smooth_l1", "mse"] = "smooth_l1"
+    target_layers: Positive = 1
+    low_resolution: Literal["bilinear", "max"] | None = None  # Table 8
+    predictor_dim: Positive | None = None  # None: what goes with the model
+    predictor_depth: Positive | None = None
+    predictor_heads: Positive | None = None  # None: as many as the encoder
+    depth_scaled_init: bool = False
+
+    positions: Literal["sincos", "learned", "stop", "fixed"] = "stop"
+    noise_std: Annotated[float, Field(ge=0)] = 0.25  # a standard deviation, always
+    noise_on: Literal["masked", "context", "both"] = "masked"
+    tied: bool = True
+    form: Literal["paper", "released"] = "paper"
+    projection_norm: bool = False
+    projection_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    projection_l1: Annotated[float, Field(ge=0)] = 0.0
+    projection_l2: Annotated[float, Field(ge=0)] = 0.0
+
+    masking: Literal["paper", "even", "random"] = "even"
+    chunk_size: Positive = 64  # images that share a block size and a context length under `paper`
+    target_blocks: Positive = 4
+    target_scale: Range = (0.15, 0.2)
+    target_aspect: Range = (0.75, 1.5)
+    context_scale: Range = (0.85, 1.0)
+    min_context: Annotated[int, Field(ge=0)] = 10  # `paper`: more than this many patches
+    mask_ratio: Share = 0.75  # `random`
+
+    augment: Literal["crop", "crop-flip-gray-blur"] = "crop"
+    crop_scale: Range = (0.3, 1.0)
+
+    batch_size: Positive = 256  # over all devices
+    epochs: Annotated[float, Field(gt=0)] | None = 100
+    steps: Positive | None = None
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    lr_start: Annotated[float, Field(ge=0)] = 2e-4
+    lr_final: Annotated[float, Field(ge=0)] = 1e-6
+    warmup: Share = 0.1  # share of the run
+    freeze_after: Share = 1.0  # share of the run after which lr and weight decay stand still
+    weight_decay: Annotated[float, Field(ge=0)] = 0.04
+    weight_decay_final: Annotated[float, Field(ge=0)] = 0.4
+    betas: Range = (0.9, 0.999)
+    ema: Share = 0.996
+    ema_final: Share = 1.0
+    clip_grad: Annotated[float, Field(ge=0)] = 0.0  # 0: off
+    # Set: lr, lr_start and lr_final are meant for this batch size and are scaled in proportion,
+    # and ema is raised to the same ratio. None: they are used as they stand.
+    reference_batch_size: Positive | None = None
+    seed: int = 0
+
+    # How it is computed.
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    accumulate: Positive = 1  # micro-batches per step
+    grad_checkpointing: bool = False
+    compile: bool = False
+    workers: Annotated[int, Field(ge=0)] | None = None  # None: as many as there are cores, up to 8
+
+    # What is written.
+    log_every: Positive = 50
+    checkpoint_every: Positive = 1000
+    keep_checkpoints: Positive = 2
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("set either epochs or steps, not both and not neither")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"batch_size={self.batch_size} does not divide into accumulate={self.accumulate} "
+                f"parts"
+            )
+        return self
+
+    @property
+    def batch_ratio(self) -> float:
+        """How far the batch is from the one the learning rates are meant for."""
+        return self.batch_size / (self.reference_batch_size or self.batch_size)
+
+    def digest(self) -> str:
+        """A short name for the settings that change results."""
+        unlike = {"workers", "log_every", "checkpoint_every", "keep_checkpoints", "compile"}
+        text = self.model_dump_json(exclude=unlike)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def settings_from(
+    values: Mapping[str, Any], *, recipe: str | None = None, origin: str = "the settings"
+) -> Settings:
+    """Settings of a recipe with some values replaced; one clear sentence when they do not fit."""
+    merged = _merge({}, read_recipe(recipe)) if recipe else {}
+    merged = _merge(merged, values)
+    for key in merged:
+        if key not in Settings.model_fields:
+            near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{origin}: there is no setting {key!r}{hint}")
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise ValueError(f"{origin}: {_first_sentence(error)}") from None
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """`key=value` strings, values read as YAML: `lr=1e-3`, `image_size=[96,64]`, `steps=null`."""
+    values = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes key=value, not {pair!r}")
+        try:
+            values[key.strip()] = _number(yaml.safe_load(text))
+        except yaml.YAMLError:
+            raise ValueError(f"--set {pair}: the value is not readable as YAML") from None
+    return values
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings of a run, from its config.yaml."""
+    return settings_from(_read_yaml(path.read_text(), str(path)), origin=str(path))
+
+
+def recipe_names() -> list[str]:
+    """All recipes that come with the package, without their variants."""
+    root = resources.files("flexpredict") / "recipes"
+    with resources.as_file(root) as folder:
+        return sorted(
+            path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")
+        )
+
+
+def recipe_text(name: str) -> str:
+    """A recipe as it is written: one that comes with the package, or the path of a YAML file."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise ValueError(f"recipe {name}: no such file")
+        return path.read_text()
+    if name not in (known := recipe_names()):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f": did you mean {near[0]}?" if near else f": choose one of {', '.join(known)}"
+        raise ValueError(f"there is no recipe {name!r}{hint}")
+    return (resources.files("flexpredict") / "recipes" / f"{name}.yaml").read_text()
+
+
+def recipe_variants(name: str) -> dict[str, dict[str, Any]]:
+    """What each variant of a recipe sets."""
+    return _read_yaml(recipe_text(name), name).get("variants") or {}
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The values of `recipe` or `recipe@variant`, those of its base included."""
+    name, _, variant = name.partition("@")
+    values = _read_yaml(recipe_text(name), f"recipe {name}")
+    base, variants = values.pop("base", None), values.pop("variants", None) or {}
+    merged = _merge(read_recipe(base) if base else {}, values)
+    if variant:
+        if variant not in variants:
+            known = ", ".join(variants) or "none"
+            raise ValueError(f"recipe {name} has no variant {variant!r}: it has {known}")
+        merged = _merge(merged, variants[variant])
+    return merged
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Later values win; setting epochs unsets steps and the other way round."""
+    merged = dict(under)
+    for key, other in (("epochs", "steps"), ("steps", "epochs")):
+        if over.get(key) is not None and other not in over:
+            merged[other] = None
+    return merged | dict(over)
+
+
+def _read_yaml(text: str, origin: str) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{origin} is not readable as YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{origin} holds no settings: expected lines of `name: value`")
+    return {str(key): _number(value) for key, value in values.items()}
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-3 as a string; a person means a number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _first_sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][:1])
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    return f"{where}={first['input']!r} does not fit: {first['msg'][0].lower()}{first['msg'][1:]}"

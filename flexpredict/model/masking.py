@@ -1,0 +1,301 @@
+"""Which patches are context and which are targets.
+
+Three samplers with one interface, `sampler.sample(count, generator) -> Masks`:
+
+- `PaperMasks`: the distribution of the released I-JEPA and StoP code, flaws included
+  (docs/fidelity.md says which). One call is one chunk: its images share the block size and the
+  context length, and the context of each is cut to the shortest of the chunk.
+- `EvenMasks`: the same idea without the flaws; context and target counts are fixed by the grid.
+- `RandomMasks`: MAE's.
+
+A setting that cannot give valid masks is refused when the sampler is made. A draw that leaves too
+little context is thrown away and another takes its place: targets never leak into the context.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Grid = tuple[int, int]
+Range = tuple[float, float]
+
+_TRIAL_IMAGES = 8192  # draws by which a sampler judges its settings when it is made
+_MOST_REFUSED = 0.30  # of draws; beyond this a grid is refused by `PaperMasks`
+_KEPT_SHARE = 0.95  # of draws have at least as much context as `EvenMasks` takes
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Patch indices, row-major, for B images: C context patches, K blocks of T target patches."""
+
+    context: Tensor  # (B, C) int64
+    targets: Tensor  # (B, K, T) int64
+
+    def __len__(self) -> int:
+        return self.context.shape[0]
+
+    def __getitem__(self, images: slice) -> "Masks":
+        return Masks(self.context[images], self.targets[images])
+
+    def to(self, device: torch.device | str) -> "Masks":
+        return Masks(
+            self.context.to(device, non_blocking=True), self.targets.to(device, non_blocking=True)
+        )
+
+
+class MaskSampler(Protocol):
+    """What the training loop needs of a sampler."""
+
+    grid: Grid
+
+    def sample(self, count: int, generator: torch.Generator) -> Masks:
+        """Masks of one chunk of `count` images, on the generator's device."""
+        ...
+
+
+def _inside(start: Tensor, length: Tensor | int, size: int) -> Tensor:
+    """Which of 0 … size − 1 lie in [start, start + length): one more axis on `start`."""
+    place = torch.arange(size, device=start.device)
+    stop = start + length
+    return (place >= start[..., None]) & (place < stop[..., None])
+
+
+def _blocks(
+    top: Tensor, left: Tensor, height: Tensor | int, width: Tensor | int, grid: Grid
+) -> Tensor:
+    """Boolean maps of rectangles, (..., H, W)."""
+    return _inside(top, height, grid[0])[..., :, None] & _inside(left, width, grid[1])[..., None, :]
+
+
+def _first_valid(valid: Tensor, count: int) -> Tensor:
+    """Indices of the first `count` valid draws, without asking the device for their number.
+
+    Samplers draw so many more than they need, and refuse settings that fail so often, that running
+    out has no practical probability; should it happen, valid draws are used again.
+    """
+    order = torch.argsort(valid.logical_not().to(torch.uint8), stable=True)
+    return order[torch.arange(count, device=valid.device) % valid.sum().clamp(min=1)]
+
+
+def _candidates_for(count: int, refused: float) -> int:
+    """How many to draw so that `count` valid ones are among them, but for odds below 1e-14."""
+    return 16 + math.ceil((count + 8 * math.sqrt(count * refused)) / (1 - refused) + 64 * refused)
+
+
+def _pick(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` of the allowed places of each row at random, ascending: (..., N) -> (..., count)."""
+    score = torch.rand(allowed.shape, generator=generator, device=allowed.device)
+    chosen = score.masked_fill(~allowed, -1.0).topk(count, dim=-1, sorted=False).indices
+    return chosen.sort(dim=-1).values
+
+
+def _check_range(name: str, values: Range, highest: float = math.inf) -> None:
+    low, high = values
+    if not 0 < low <= high <= highest:
+        limit = "" if highest == math.inf else f" <= {highest:g}"
+        raise ValueError(f"{name} needs 0 < lowest <= highest{limit}, not {low:g} to {high:g}")
+
+
+class PaperMasks:
+    """The masks of the released code: a distribution to reproduce, with all its skew (spec 1.4).
+
+    One number sets both scale and aspect of the target blocks, so small blocks are wide and large
+    ones tall; the last legal offset is never used; the context is cut in row-major order.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        target_blocks: int = 4,
+        target_scale: Range = (0.15, 0.2),
+        target_aspect: Range = (0.75, 1.5),
+        context_scale: Range = (0.85, 1.0),
+        min_context: int = 10,
+    ) -> None:
+        _check_range("target_scale", target_scale, 1.0)
+        _check_range("context_scale", context_scale, 1.0)
+        _check_range("target_aspect", target_aspect)
+        if min(grid) < 2:
+            raise ValueError(f"paper masks need a grid of at least 2x2 patches, not {_name(grid)}")
+        self.grid = grid
+        self.target_blocks = target_blocks
+        self.target_scale = target_scale
+        self.target_aspect = target_aspect
+        self.context_scale = context_scale
+        self.min_context = min_context
+        self.refused = self._refused_share()
+        if self.refused > _MOST_REFUSED:
+            raise ValueError(
+                f"paper masks leave {min_context} or fewer context patches in {self.refused:.0%} "
+                f"of draws on a {_name(grid)} grid: use smaller patches, larger images or masking=even"
+            )
+
+    def block_size(self, draw: float, scale: Range, aspect: Range) -> tuple[int, int]:
+        """Height and width of a block: the same draw sets its scale and its aspect."""
+        area = int(self.grid[0] * self.grid[1] * (scale[0] + draw * (scale[1] - scale[0])))
+        ratio = aspect[0] + draw * (aspect[1] - aspect[0])
+        height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        return min(height, self.grid[0] - 1), min(width, self.grid[1] - 1)
+
+    def sample(self, count: int, generator: torch.Generator) -> Masks:
+        draws = torch.rand(2, generator=generator, device=generator.device).tolist()
+        target = self.block_size(draws[0], self.target_scale, self.target_aspect)
+        context = self.block_size(draws[1], self.context_scale, (1.0, 1.0))
+        top, left, visible = self._candidates(
+            _candidates_for(count, self.refused), target, context, generator
+        )
+        kept = visible.sum(dim=1)  # (M,)
+        chosen = _first_valid(kept > self.min_context, count)
+        # The cut to the chunk's shortest context keeps the first patches in row-major order.
+        shortest = int(kept[chosen].min())
+        hidden = visible[chosen].logical_not().to(torch.uint8)
+        return Masks(
+            context=torch.argsort(hidden, dim=1, stable=True)[:, :shortest],
+            targets=self._indices(top[chosen], left[chosen], target),
+        )
+
+    def _candidates(
+        self,
+        count: int,
+        target: tuple[int, int],
+        context: tuple[int, int],
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        (rows, columns), device = self.grid, generator.device
+
+        def offset(size: int, block: int, blocks: int) -> Tensor:  # the upper end is excluded
+            return torch.randint(size - block, (count, blocks), generator=generator, device=device)
+
+        top = offset(rows, target[0], self.target_blocks)
+        left = offset(columns, target[1], self.target_blocks)
+        covered = _blocks(top, left, *target, self.grid).any(dim=1)
+        context_top, context_left = offset(rows, context[0], 1), offset(columns, context[1], 1)
+        visible = _blocks(context_top, context_left, *context, self.grid)[:, 0] & ~covered
+        return top, left, visible.flatten(1)
+
+    def _indices(self, top: Tensor, left: Tensor, block: tuple[int, int]) -> Tensor:
+        row = top[..., None] + torch.arange(block[0], device=top.device)  # (B, K, h)
+        column = left[..., None] + torch.arange(block[1], device=top.device)  # (B, K, w)
+        return (row[..., :, None] * self.grid[1] + column[..., None, :]).flatten(2)
+
+    def _refused_share(self) -> float:
+        generator = torch.Generator().manual_seed(0)
+        draws, each, failed = 64, _TRIAL_IMAGES // 64, 0
+        for place in range(draws):  # the middle of each of `draws` equal parts of [0, 1)
+            part = (place + 0.5) / draws
+            target = self.block_size(part, self.target_scale, self.target_aspect)
+            context = self.block_size(part, self.context_scale, (1.0, 1.0))
+            if min(*target, *context) < 1:
+                return 1.0
+            *_, visible = self._candidates(each, target, context, generator)
+            failed += int((visible.sum(dim=1) <= self.min_context).sum())
+        return failed / (draws * each)
+
+
+class EvenMasks:
+    """Blocks without the skew: inclusive offsets, scale and aspect drawn apart for every block.
+
+    The number of targets per block, T, is the smallest block that can be drawn, and a larger block
+    gives T of its patches at random; the number of context patches, C, is what 95 % of draws leave,
+    and an image with more gives C of them at random. Both depend on the grid alone, never on the
+    batch. All patches of a target block are withheld from the context.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        target_blocks: int = 4,
+        target_scale: Range = (0.15, 0.2),
+        target_aspect: Range = (0.75, 1.5),
+        context_scale: Range = (0.85, 1.0),
+    ) -> None:
+        _check_range("target_scale", target_scale, 1.0)
+        _check_range("context_scale", context_scale, 1.0)
+        _check_range("target_aspect", target_aspect)
+        if min(grid) < 4:
+            raise ValueError(f"even masks need a grid of at least 4x4 patches, not {_name(grid)}")
+        self.grid = grid
+        self.target_blocks = target_blocks
+        self.target_scale = target_scale
+        self.target_aspect = target_aspect
+        self.context_scale = context_scale
+        generator = torch.Generator().manual_seed(0)
+        inside, visible = self._candidates(_TRIAL_IMAGES, generator)
+        self.targets = int(inside.sum(dim=-1).min())
+        self.context = int(
+            visible.sum(dim=-1).sort().values[int(_TRIAL_IMAGES * (1 - _KEPT_SHARE))]
+        )
+        if self.context < max(2, grid[0] * grid[1] // 16):
+            raise ValueError(
+                f"even masks with {target_blocks} blocks of scale {target_scale[0]:g} to "
+                f"{target_scale[1]:g} leave only {self.context} of {grid[0] * grid[1]} patches as "
+                f"context on a {_name(grid)} grid: use fewer or smaller target blocks"
+            )
+
+    def sample(self, count: int, generator: torch.Generator) -> Masks:
+        inside, visible = self._candidates(_candidates_for(count, 1 - _KEPT_SHARE), generator)
+        enough = (visible.sum(dim=-1) >= self.context) & (inside.sum(dim=-1) >= self.targets).all(1)
+        chosen = _first_valid(enough, count)
+        return Masks(
+            context=_pick(visible[chosen], self.context, generator),
+            targets=_pick(inside[chosen], self.targets, generator),
+        )
+
+    def _candidates(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Which patches lie in each target block, (M, K, N), and which are context, (M, N)."""
+        rows, columns = self.grid
+
+        def uniform(blocks: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+            draw = torch.rand(count, blocks, generator=generator, device=generator.device)
+            return low + draw * (high - low)
+
+        def side(length: Tensor, size: int) -> Tensor:
+            return length.round().clamp(1, size).long()
+
+        def offset(size: int, block: Tensor) -> Tensor:  # both ends included
+            return (uniform(block.shape[1]) * (size - block + 1)).long()
+
+        area = rows * columns * uniform(self.target_blocks, *self.target_scale)
+        aspect = uniform(self.target_blocks, *self.target_aspect)
+        height = side((area * aspect).sqrt(), rows)
+        width = side(area / height, columns)  # of the rounded height: the area stays near its draw
+        inside = _blocks(offset(rows, height), offset(columns, width), height, width, self.grid)
+
+        # The context block has the shape of the grid, so that it fits any rectangle.
+        scale = uniform(1, *self.context_scale).sqrt()
+        height, width = side(scale * rows, rows), side(scale * columns, columns)
+        block = _blocks(offset(rows, height), offset(columns, width), height, width, self.grid)
+        visible = block[:, 0] & ~inside.any(dim=1)
+        return inside.flatten(2), visible.flatten(1)
+
+
+class RandomMasks:
+    """MAE's masks: a random share of patches is hidden, and all of it is to be predicted."""
+
+    def __init__(self, grid: Grid, *, mask_ratio: float = 0.75) -> None:
+        patches = grid[0] * grid[1]
+        self.grid = grid
+        self.context = int(patches * (1 - mask_ratio))
+        if not 0 < self.context < patches:
+            raise ValueError(
+                f"mask_ratio={mask_ratio:g} leaves {self.context} of {patches} patches visible on "
+                f"a {_name(grid)} grid: at least one has to be visible and one hidden"
+            )
+
+    def sample(self, count: int, generator: torch.Generator) -> Masks:
+        patches = self.grid[0] * self.grid[1]
+        score = torch.rand(count, patches, generator=generator, device=generator.device)
+        order = score.argsort(dim=1)
+        return Masks(
+            context=order[:, : self.context].sort(dim=1).values,
+            targets=order[:, self.context :].sort(dim=1).values[:, None],
+        )
+
+
+def _name(grid: Grid) -> str:
+    return f"{grid[0]}x{grid[1]}"

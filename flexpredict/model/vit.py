@@ -1,0 +1,233 @@
+"""The encoder: a Vision Transformer without a class token, with the parameter names of timm."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flexpredict.model.blocks import NORM_EPS, Block, init_weights, run_blocks
+from flexpredict.model.positions import sincos_positions
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+Size = int | tuple[int, int]
+Resize = Literal["recompute", "interpolate"]
+
+
+class Shape(NamedTuple):
+    """The shape of an encoder, and of the predictor that goes with it."""
+
+    dim: int
+    depth: int
+    heads: int
+    mlp_ratio: float
+    predictor_dim: int
+    predictor_depth: int
+
+
+# The predictors of base, large and huge are the paper's; giant's depth is I-JEPA's. Those of the
+# smaller ones keep the proportions of base: half the encoder's width.
+SHAPES = {
+    "vit_nano": Shape(96, 6, 3, 4.0, 48, 2),
+    "vit_tiny": Shape(192, 12, 3, 4.0, 96, 6),
+    "vit_small": Shape(384, 12, 6, 4.0, 192, 6),
+    "vit_base": Shape(768, 12, 12, 4.0, 384, 6),
+    "vit_large": Shape(1024, 24, 16, 4.0, 384, 12),
+    "vit_huge": Shape(1280, 32, 16, 4.0, 384, 12),
+    "vit_giant": Shape(1408, 40, 16, 48 / 11, 384, 16),
+}
+
+
+def gather(tokens: Tensor, index: Tensor) -> Tensor:
+    """Tokens at the given places: (B, N, D) and (B, …) -> (B, …, D)."""
+    flat = index.flatten(1)
+    picked = tokens.gather(1, flat[..., None].expand(-1, -1, tokens.shape[-1]))
+    return picked.view(*index.shape, tokens.shape[-1])
+
+
+def patchify(images: Tensor, patch: int) -> Tensor:
+    """Images as rows of pixels, (B, c, H, W) -> (B, N, c · patch²), channel first in a row."""
+    batch, channels, height, width = images.shape
+    rows, columns = height // patch, width // patch
+    parts = images.view(batch, channels, rows, patch, columns, patch)
+    return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * patch**2)
+
+
+class PatchEmbed(nn.Module):
+    """A convolution with stride = kernel, computed only for the patches that are kept."""
+
+    def __init__(self, patch_size: int, in_channels: int, dim: int) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        patches = patchify(images, self.patch_size)
+        if keep is not None:
+            patches = gather(patches, keep)
+        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+
+
+class Encoder(nn.Module):
+    """A ViT over patches. Images are (B, c, H, W): uint8, or floats that are already normalised."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: float = 4.0,
+        patch_size: int = 16,
+        image_size: Size = 224,
+        in_channels: int = 3,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        depth_scaled_init: bool = False,
+    ) -> None:
+        super().__init__()
+        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        if height % patch_size or width % patch_size:
+            raise ValueError(
+                f"image_size {height}x{width} does not divide into patches of {patch_size}: "
+                f"choose a patch_size that divides both sides"
+            )
+        if not len(mean) == len(std) == in_channels:
+            raise ValueError(
+                f"{in_channels} channels need {in_channels} means and standard deviations, "
+                f"not {len(mean)} and {len(std)}: set mean and std"
+            )
+        self.dim = dim
+        self.grid = (height // patch_size, width // patch_size)
+        self.patch_size = patch_size
+        self.in_channels = in_channels
+        self.checkpointing = False
+        self.patch_embed = PatchEmbed(patch_size, in_channels, dim)
+        table = sincos_positions(*self.grid, dim, dtype=torch.float32)
+        self.pos_embed = nn.Parameter(table[None], requires_grad=False)
+        self.blocks = nn.ModuleList(Block(dim, heads, mlp_ratio) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
+        # Not weights: how to treat uint8 images, kept beside the weights in encoder.json.
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.depth_scaled_init = depth_scaled_init
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Draws the weights anew."""
+        init_weights(self, depth_scaled=self.depth_scaled_init)
+
+    def forward(
+        self, images: Tensor, keep: Tensor | None = None, *, resize: Resize = "recompute"
+    ) -> Tensor:
+        """Tokens after the final norm: (B, N, D), or (B, C, D) of the kept patches only."""
+        x = self.embed(images, keep, resize=resize)
+        return self.norm(run_blocks(self.blocks, x, checkpointing=self.checkpointing))
+
+    def embed(
+        self, images: Tensor, keep: Tensor | None = None, *, resize: Resize = "recompute"
+    ) -> Tensor:
+        """Patch embeddings with their positions. A kept token carries its true position."""
+        images = self.normalise(images)
+        height, width = images.shape[-2:]
+        if images.shape[1] != self.in_channels:
+            raise ValueError(
+                f"the encoder takes images of {self.in_channels} channels, not {images.shape[1]}"
+            )
+        if height % self.patch_size or width % self.patch_size:
+            raise ValueError(
+                f"images of {height}x{width} do not divide into patches of {self.patch_size}: "
+                f"resize or crop them to a multiple of {self.patch_size}"
+            )
+        positions = self.positions((height // self.patch_size, width // self.patch_size), resize)
+        x = self.patch_embed(images, keep)
+        if keep is None:
+            return x + positions
+        return x + gather(positions.expand(len(x), -1, -1), keep)
+
+    def layers(
+        self, images: Tensor, count: int, *, norm: bool = True, resize: Resize = "recompute"
+    ) -> list[Tensor]:
+        """Outputs of the last `count` blocks, in depth order, through the final norm if asked."""
+        if not 1 <= count <= len(self.blocks):
+            raise ValueError(f"this encoder has {len(self.blocks)} layers: cannot give {count}")
+        x, kept = self.embed(images, resize=resize), []
+        for depth, block in enumerate(self.blocks):
+            x = block(x)
+            if depth >= len(self.blocks) - count:
+                kept.append(self.norm(x) if norm else x)
+        return kept
+
+    @torch.inference_mode()
+    def features(self, images: Tensor, *, layers: int = 1, resize: Resize = "recompute") -> Tensor:
+        """(B, D · layers): mean of patch tokens after the final norm, layers side by side."""
+        return torch.cat([x.mean(1) for x in self.layers(images, layers, resize=resize)], dim=1)
+
+    @torch.inference_mode()
+    def feature_maps(
+        self, images: Tensor, *, layers: int = 1, resize: Resize = "recompute"
+    ) -> list[Tensor]:
+        """The last layers after the final norm as maps, (B, D, h, w) each, in depth order."""
+        rows, columns = (side // self.patch_size for side in images.shape[-2:])
+        maps = self.layers(images, layers, resize=resize)
+        return [x.transpose(1, 2).unflatten(2, (rows, columns)) for x in maps]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 images to normalised floats; floats pass as they are."""
+        if images.dtype != torch.uint8:
+            return images
+        return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
+
+    def positions(self, grid: tuple[int, int], resize: Resize = "recompute") -> Tensor:
+        """The position table of a grid, (1, N, D): as stored, computed anew, or interpolated."""
+        if grid == self.grid:
+            return self.pos_embed
+        if resize == "recompute":
+            return sincos_positions(*grid, self.dim, dtype=self.pos_embed.dtype).to(
+                self.pos_embed.device
+            )[None]
+        table = self.pos_embed.transpose(1, 2).unflatten(2, self.grid)
+        table = F.interpolate(table, size=grid, mode="bicubic", align_corners=False)
+        return table.flatten(2).transpose(1, 2)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.checkpointing = enable
+
+
+def create_encoder(
+    model: str = "vit_base",
+    *,
+    patch_size: int = 16,
+    image_size: Size = 224,
+    in_channels: int = 3,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    depth_scaled_init: bool = False,
+) -> Encoder:
+    """An untrained encoder by name: vit_nano, vit_tiny, vit_small, …, vit_giant."""
+    shape = shape_of(model)
+    rgb = in_channels == 3
+    return Encoder(
+        dim=shape.dim,
+        depth=shape.depth,
+        heads=shape.heads,
+        mlp_ratio=shape.mlp_ratio,
+        patch_size=patch_size,
+        image_size=image_size,
+        in_channels=in_channels,
+        mean=mean or (IMAGENET_MEAN if rgb else (0.5,) * in_channels),
+        std=std or (IMAGENET_STD if rgb else (0.25,) * in_channels),
+        depth_scaled_init=depth_scaled_init,
+    )
+
+
+def shape_of(model: str) -> Shape:
+    if model not in SHAPES:
+        raise ValueError(f"model {model!r} is not known: choose one of {', '.join(SHAPES)}")
+    return SHAPES[model]

@@ -1,0 +1,115 @@
+"""I-JEPA: predict the features that a moving average of the encoder gives for hidden patches.
+
+With stochastic positions in the predictor this is StoP; nothing else changes.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flexpredict.model.positions import projection_penalty
+from flexpredict.model.predictor import Predictor
+from flexpredict.model.vit import Encoder, gather
+from flexpredict.objective.lowres import Reduction, low_resolution_loss
+from flexpredict.objective.views import View, mean_over_images, split
+
+Loss = Literal["smooth_l1", "mse"]
+
+
+class IJepa(nn.Module):
+    """The context encoder, the predictor, and the target encoder that follows the first.
+
+    loss: "smooth_l1" is what was trained; the papers' text says squared error, "mse".
+    target_layers: 1 takes the last layer after its norm; more average that many of the last
+        blocks, each layer-normalised, as data2vec does.
+    low_resolution: adds a loss on targets of half the resolution (Table 8).
+    l1, l2: penalties on A.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        predictor: Predictor,
+        *,
+        loss: Loss = "smooth_l1",
+        target_layers: int = 1,
+        low_resolution: Reduction | None = None,
+        l1: float = 0.0,
+        l2: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not 1 <= target_layers <= len(encoder.blocks):
+            raise ValueError(
+                f"target_layers={target_layers}, but the encoder has {len(encoder.blocks)} layers"
+            )
+        self.encoder = encoder
+        self.predictor = predictor
+        self.target_encoder = copy.deepcopy(encoder).requires_grad_(False)
+        self.loss = loss
+        self.target_layers = target_layers
+        self.low_resolution = low_resolution
+        self.l1, self.l2 = l1, l2
+
+    @property
+    def encoders(self) -> Mapping[str, Encoder]:
+        return {"target": self.target_encoder, "context": self.encoder}
+
+    def forward(self, images: Tensor, views: Sequence[View]) -> Tensor:
+        """(B, c, H, W) and views that cover the batch -> the batch's mean loss."""
+        targets = self.targets(images)  # (B, N, D)
+        losses = [
+            self._loss(images[part], targets[part], view) for part, view in split(images, views)
+        ]
+        loss = mean_over_images(losses, views)
+        if self.l1 or self.l2:
+            loss = loss + projection_penalty(self.predictor.predictor_embed, l1=self.l1, l2=self.l2)
+        return loss
+
+    @torch.no_grad()
+    def targets(self, images: Tensor) -> Tensor:
+        """What is to be predicted for every patch, (B, N, D): unit variance, no gradient."""
+        if self.target_layers == 1:
+            tokens = self.target_encoder(images)
+        else:
+            layers = self.target_encoder.layers(images, self.target_layers, norm=False)
+            tokens = torch.stack([_standardise(layer) for layer in layers]).mean(0)
+        return _standardise(tokens)
+
+    def predictions(self, images: Tensor, view: View) -> Tensor:
+        """(B, K, T, D)"""
+        features = self.encoder(images, view.masks.context)
+        return self.predictor(features, view.masks, view.draws)
+
+    def _loss(self, images: Tensor, targets: Tensor, view: View) -> Tensor:
+        predicted = self.predictions(images, view).to(targets.dtype)
+        true = gather(targets, view.masks.targets)
+        loss = self._distance(predicted, true).mean()
+        if self.low_resolution is not None:
+            loss = loss + low_resolution_loss(
+                predicted,
+                targets,
+                view.masks,
+                self.encoder.grid,
+                self.low_resolution,
+                self._distance,
+            )
+        return loss
+
+    def _distance(self, predicted: Tensor, true: Tensor) -> Tensor:
+        measure = F.smooth_l1_loss if self.loss == "smooth_l1" else F.mse_loss
+        return measure(predicted, true, reduction="none")
+
+    @torch.no_grad()
+    def update_target(self, momentum: float) -> None:
+        """θ̄ ← momentum · θ̄ + (1 − momentum) · θ, after the optimiser's step."""
+        torch._foreach_lerp_(
+            list(self.target_encoder.parameters()), list(self.encoder.parameters()), 1 - momentum
+        )
+
+
+def _standardise(tokens: Tensor) -> Tensor:
+    return F.layer_norm(tokens, tokens.shape[-1:])

@@ -1,0 +1,54 @@
+"""MAE: predict the pixels of hidden patches, each patch standardised by its own mean and variance.
+
+The decoder is our predictor with one target block, so StoP's noise can be put on MAE's mask tokens
+as well.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flexpredict.model.positions import projection_penalty
+from flexpredict.model.predictor import Predictor
+from flexpredict.model.vit import Encoder, gather, patchify
+from flexpredict.objective.views import View, mean_over_images, split
+
+
+class Mae(nn.Module):
+    """There is one encoder: it is its own target."""
+
+    def __init__(
+        self, encoder: Encoder, predictor: Predictor, *, l1: float = 0.0, l2: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.predictor = predictor
+        self.l1, self.l2 = l1, l2
+
+    @property
+    def encoders(self) -> Mapping[str, Encoder]:
+        return {"target": self.encoder, "context": self.encoder}
+
+    def forward(self, images: Tensor, views: Sequence[View]) -> Tensor:
+        targets = self.targets(images)  # (B, N, c · patch²)
+        losses = []
+        for part, view in split(images, views):
+            features = self.encoder(images[part], view.masks.context)
+            predicted = self.predictor(features, view.masks, view.draws).to(targets.dtype)
+            true = gather(targets[part], view.masks.targets)
+            losses.append((predicted - true).square().mean())
+        loss = mean_over_images(losses, views)
+        if self.l1 or self.l2:
+            loss = loss + projection_penalty(self.predictor.predictor_embed, l1=self.l1, l2=self.l2)
+        return loss
+
+    @torch.no_grad()
+    def targets(self, images: Tensor) -> Tensor:
+        """The standardised pixels of every patch."""
+        patches = patchify(self.encoder.normalise(images), self.encoder.patch_size)
+        variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
+        return (patches - mean) / (variance + 1e-6).sqrt()
+
+    def update_target(self, momentum: float) -> None:
+        """The encoder is its own target: nothing follows it."""

@@ -1,0 +1,55 @@
+"""What an objective is given beside the images: masks and random numbers, part by part."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from flexpredict.model.draws import Draws
+from flexpredict.model.masking import Masks
+from flexpredict.model.predictor import Predictor
+from flexpredict.model.vit import Encoder
+
+
+class View(NamedTuple):
+    """Masks of consecutive images of the batch that share their lengths, and their noise."""
+
+    masks: Masks
+    draws: Draws
+
+
+class Objective(Protocol):
+    """What the training loop needs of an objective: a module that turns a batch into its loss."""
+
+    encoder: Encoder
+    predictor: Predictor
+
+    @property
+    def encoders(self) -> Mapping[str, Encoder]:
+        """The encoders by name: "target", the one to use and evaluate, and "context"."""
+        ...
+
+    def __call__(self, images: Tensor, views: Sequence[View]) -> Tensor: ...
+
+    def update_target(self, momentum: float) -> None: ...
+
+
+def split(images: Tensor, views: Sequence[View]) -> Iterator[tuple[slice, View]]:
+    """Each view with the slice of the batch it speaks of."""
+    start = 0
+    for view in views:
+        yield slice(start, start + len(view.masks)), view
+        start += len(view.masks)
+    assert start == len(images)
+
+
+def mean_over_images(losses: Sequence[Tensor], views: Sequence[View]) -> Tensor:
+    """The mean over all images of the batch, from the means over each view's images.
+
+    This is what data-parallel training on one view per device computes, and it does not change
+    when views are cut in two.
+    """
+    counts = torch.tensor([len(view.masks) for view in views], dtype=losses[0].dtype)
+    weights = (counts / counts.sum()).to(losses[0].device, non_blocking=True)
+    return (torch.stack(list(losses)) * weights).sum()
