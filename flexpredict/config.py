@@ -85,7 +85,6 @@ class Settings(BaseModel):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     accumulate: Positive = 1  # micro-batches per step
     grad_checkpointing: bool = False
-    compile: bool = False
     workers: Annotated[int, Field(ge=0)] | None = None  # None: as many as there are cores, up to 8
 
     # What is written.
@@ -111,7 +110,7 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """A short name for the settings that change results."""
-        unlike = {"workers", "log_every", "checkpoint_every", "keep_checkpoints", "compile"}
+        unlike = {"workers", "log_every", "checkpoint_every", "keep_checkpoints"}
         text = self.model_dump_json(exclude=unlike)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

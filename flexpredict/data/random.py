@@ -4,8 +4,23 @@ A sample's crop is a function of (seed, epoch, sample index), so it does not mat
 which rank or which attempt at the run asks for it.
 """
 
+from enum import IntEnum
+
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Stream(IntEnum):
+    """What the numbers are for: part of a key, so that no two uses share their numbers."""
+
+    ORDER = 0
+    CROP = 1
+    AUGMENT = 2
+    ENCODER = 3
+    PREDICTOR = 4
+    MASKS = 5
+    NOISE = 6
+
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

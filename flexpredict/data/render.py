@@ -71,10 +71,10 @@ def render(scenes: Scenes, size: int = 64) -> Rendering:
     for start in range(0, total, _BLOCK):
         part = slice(start, start + _BLOCK)
         block = _Block(Scenes(**{name: value[part] for name, value in vars(scenes).items()}), size)
-        for place, shape, scene in block.groups():
-            block.draw(place, shape, scene)
-        for place, shape, scene in block.groups():
-            block.cast_shadow(place, shape, scene)
+        for group in block.groups():
+            block.draw(*group)
+        for group in block.groups():
+            block.cast_shadow(*group)
         images[part] = _develop(block.ground_colour() + block.object_colour())
         first = (-1, size, _SAMPLES, size, _SAMPLES)
         objects[part] = block.seen.reshape(first)[:, :, 0, :, 0]
@@ -83,32 +83,75 @@ def render(scenes: Scenes, size: int = 64) -> Rendering:
 
 
 def _develop(colour: Floats) -> NDArray[np.uint8]:
-    """Linear colours as bytes, with a gamma of 2 and a soft shoulder that spares bright hues."""
-    colour = colour / (1 + 0.25 * colour)
-    return (np.sqrt(np.minimum(colour, 1)) * 255 + 0.5).astype(np.uint8)
+    """Linear colours (3, …) as bytes (…, 3): a gamma of 2, and a soft shoulder for bright hues."""
+    colour = np.minimum(colour / (1 + 0.25 * colour), 1)
+    return np.moveaxis((np.sqrt(colour) * 255 + 0.5).astype(np.uint8), 0, -1)
 
 
 class _Block:
-    """The buffers of one block of scenes, flat over scene, row and column of the samples."""
+    """The buffers of one block of scenes, flat over scene, row and column of the samples.
+
+    Vectors have their three parts first, (3, …): long inner loops are what makes numpy fast.
+    """
 
     def __init__(self, scenes: Scenes, size: int) -> None:
         self.scenes, self.size, self.samples = scenes, size, size * _SAMPLES
+        right, up, forward = np.ascontiguousarray(scenes.axes.transpose(1, 2, 0))  # (3, B)
         # Sample (x, y) looks along corner + x·along + y·down, which is 1 unit forward.
-        right, up, forward = np.moveaxis(scenes.axes, 1, 0)
-        step = (1 / (self.samples * scenes.focal))[:, None]
-        self.along, self.down = right * step, -up * step  # (B, 3)
-        self.corner = forward - (self.along + self.down) * np.float32((self.samples - 1) / 2)
-        y = np.arange(self.samples, dtype=np.float32)
-        ground = self._ground_depth(y)  # (B, S)
+        along, down = right / (self.samples * scenes.focal), -up / (self.samples * scenes.focal)
+        corner = forward - (along + down) * np.float32((self.samples - 1) / 2)
+        self.frame = corner, along, down  # (3, B) each
+
+        # The same as every object has it, when its bounding cube is −1 … 1: (3, B, K) each.
+        self.edge = scenes.size * EXTENT[scenes.shape]
+        turn = np.moveaxis(scenes.turn, -1, 0)
+        eye = np.moveaxis(scenes.eye[:, None] - scenes.position, -1, 0)
+        self.origin = _turned(eye, turn) / self.edge
+        self.rays = [_turned(part[..., None], turn) / self.edge for part in self.frame]
+        self.light = _turned(scenes.light.T[..., None], turn)
+        self.body_box, self.shadow_box = self._boxes(right, up, forward)
+
+        ground = self._ground_depth(np.arange(self.samples, dtype=np.float32))  # (B, S)
         self.depth = np.repeat(ground.ravel(), self.samples)  # (B·S·S,)
         self.seen = np.zeros(self.depth.shape, np.int8)
         self.lit = np.ones(self.depth.shape, np.float32)  # 0 in a cast shadow
-        self.open = np.ones(self.depth.shape, np.float32)  # below 1 beside an object's foot
+        self.open = np.ones(self.depth.shape, np.float32)  # below 1 about an object's foot
+
+    def _boxes(self, right: Floats, up: Floats, forward: Floats) -> tuple[Ints, Ints]:
+        """First x, first y, columns and rows (4, B, K) of what could see each body, or its shadow."""
+        scenes = self.scenes
+        cos, sin = np.moveaxis(scenes.turn, -1, 0)[..., None]
+        x, y, z = _CORNERS.T
+        square = np.stack([cos * x - sin * y, sin * x + cos * y, z + 0 * cos])  # (3, B, K, 8)
+        centre = np.moveaxis(scenes.position, -1, 0)[..., None]
+        body = square * self.edge[..., None] + centre
+        slant = (scenes.light / scenes.light[:, 2:]).T[..., None, None]
+        fallen = body - slant * body[2]
+        foot = (
+            centre
+            + (body - centre) * np.array([_CONTACT, _CONTACT, 1], np.float32)[:, None, None, None]
+        )
+        eye = scenes.eye.T[..., None, None]
+        boxes = []
+        for hull in (body, np.concatenate([body, fallen, foot], axis=-1)):
+            right_, up_, depth = (
+                _dot(hull - eye, axis[..., None, None]) for axis in (right, up, forward)
+            )
+            scale = scenes.focal[:, None, None] * self.samples / np.maximum(depth, 0.1)
+            middle = np.float32((self.samples - 1) / 2)
+            place = np.stack([middle + right_ * scale, middle - up_ * scale])
+            low = np.clip(np.ceil(place.min(axis=-1)), 0, self.samples)
+            high = np.clip(np.floor(place.max(axis=-1)), -1, self.samples - 1)
+            box = np.concatenate([low, np.maximum(high + 1 - low, 0)])
+            boxes.append(box.astype(np.intp))
+        return boxes[0], boxes[1]
 
     def _ground_depth(self, y: Floats) -> Floats:
         """Depth (B, len(y)) of the ground in rows y; a camera without roll has one for a row."""
-        rise = self.corner[:, 2, None] + y * self.down[:, 2, None]
-        return self.scenes.eye[:, 2, None] / np.maximum(-rise, 1e-2)
+        corner, _, down = self.frame
+        rise = corner[2][:, None] + y * down[2][:, None]
+        depth: Floats = self.scenes.eye[:, 2:] / np.maximum(-rise, 1e-2)
+        return depth
 
     def groups(self) -> list[tuple[int, int, Ints]]:
         """(place, shape, scenes that have this shape there): at most one object in a scene."""
@@ -122,208 +165,185 @@ class _Block:
 
     def draw(self, place: int, shape: int, scene: Ints) -> None:
         """Keep these objects where they are nearer than what was drawn before."""
-        rays = self._rays(scene, place, self._corners(scene, place))
-        enter, leave = _interval(shape, rays.origin, rays.direction)
-        nearer = (enter < leave) & (enter < self.depth[rays.sample])
-        sample = rays.sample[nearer]
-        self.depth[sample] = enter[nearer]
-        self.seen[sample] = place + 1
+        sample, rays, (origin,) = self._spread(self.body_box, scene, place, self.origin)
+        enter, leave = _interval(shape, origin, rays)
+        nearer = np.flatnonzero((enter < leave) & (enter < self.depth[sample]))
+        self.depth[sample[nearer]] = enter[nearer]
+        self.seen[sample[nearer]] = place + 1
 
     def cast_shadow(self, place: int, shape: int, scene: Ints) -> None:
         """Darken what these objects hide from the light, and the ground about their feet."""
-        body = self._corners(scene, place)
-        light = self.scenes.light[scene]
-        fallen = body - (light / light[:, 2:])[:, None] * body[..., 2:]
-        foot = self._corners(scene, place, spread=_CONTACT)[:, ::2]
-        rays = self._rays(scene, place, np.concatenate([body, fallen, foot], axis=1))
-        point = rays.origin + self.depth[rays.sample] * rays.direction
-        towards = _turned(light.T, self.scenes.turn[scene, place].T)[:, rays.owner]
-        enter, leave = _interval(shape, point, towards)
-        # A convex object needs no shadow of its own: it faces away from the light there.
-        hidden = (enter < leave) & (leave > 0) & (self.seen[rays.sample] != place + 1)
-        self.lit[rays.sample[hidden]] = 0
-        near = np.maximum(1 - (point[0] ** 2 + point[1] ** 2) / _CONTACT**2, 0)
-        self.open[rays.sample] *= 1 - 0.6 * near * near * np.clip(-point[2], 0, 1)
-
-    def _corners(self, scene: Ints, place: int, spread: float = 1) -> Floats:
-        """Corners (n, 8, 3) of the bounding cubes, the odd ones on top."""
-        edge = self._edge(scene, place)[:, None]
-        cos, sin = (self.scenes.turn[scene, place, axis, None] for axis in (0, 1))
-        x, y, z = _CORNERS.T
-        corner = np.stack([cos * x - sin * y, sin * x + cos * y, z + 0 * cos], axis=-1)
-        reach = np.stack([edge * spread, edge * spread, edge], axis=-1)
-        return corner * reach + self.scenes.position[scene, place, None]
-
-    def _edge(self, scene: Ints, place: int | Ints) -> Floats:
-        return self.scenes.size[scene, place] * EXTENT[self.scenes.shape[scene, place]]
-
-    def _rays(self, scene: Ints, place: int, hull: Floats) -> "_Rays":
-        """The samples that could see something of the hull of these points (n, m, 3)."""
-        scenes = self.scenes
-        offset = hull - scenes.eye[scene, None]
-        x, y, depth = (_dot(offset.T, scenes.axes[scene, axis].T[:, None]) for axis in range(3))
-        scale = scenes.focal[scene] * self.samples / np.maximum(depth, 0.1)  # (m, n)
-        x, y = np.float32((self.samples - 1) / 2) + np.stack([x, -y]) * scale
-        low = np.clip([np.ceil(x.min(0)), np.ceil(y.min(0))], 0, self.samples).astype(np.intp)
-        high = np.clip([np.floor(x.max(0)), np.floor(y.max(0))], -1, self.samples - 1)
-        x_run, y_run = np.maximum(high.astype(np.intp) + 1 - low, 0)
-
-        turn, edge = scenes.turn[scene, place].T, self._edge(scene, place)
-        eye = _turned((scenes.eye[scene] - scenes.position[scene, place]).T, turn) / edge
-        corner, along, down = (
-            _turned(vector[scene].T, turn) / edge for vector in (self.corner, self.along, self.down)
+        sample, point, (origin, light) = self._spread(
+            self.shadow_box, scene, place, self.origin, self.light
         )
-        of_row, row = _runs(low[1], y_run)
-        of_sample, column = _runs(low[0][of_row], x_run[of_row])
-        left = corner[:, of_row] + row.astype(np.float32) * down[:, of_row]
-        owner = of_row[of_sample]
-        direction = left[:, of_sample] + column.astype(np.float32) * along[:, owner]
+        point *= self.depth[sample]
+        point += origin
+        enter, leave = _interval(shape, point, light)
+        # A convex object needs no shadow of its own: it faces away from the light there.
+        hidden = (enter < leave) & (leave > 0) & (self.seen[sample] != place + 1)
+        self.lit[sample[np.flatnonzero(hidden)]] = 0
+        near = np.maximum(1 - (point[0] ** 2 + point[1] ** 2) / _CONTACT**2, 0)
+        self.open[sample] *= 1 - 0.6 * near * near * np.clip(-point[2], 0, 1)
+
+    def _spread(
+        self, box: Ints, scene: Ints, place: int, *constants: Floats
+    ) -> tuple[Ints, Floats, list[Floats]]:
+        """The samples (n,) in these objects' boxes, their rays (3, n), and constants of each."""
+        x, y, columns, rows = box[:, scene, place]
+        of_row, row = _runs(y, rows)
+        width = columns[of_row]
+        column = _runs(x[of_row], width)[1]
+        corner, along, down = (part[:, scene, place][:, of_row] for part in self.rays)
         start = (scene[of_row] * self.samples + row) * self.samples
-        return _Rays(start[of_sample] + column, owner, eye[:, owner], direction)
+        rays = np.repeat(along, width, axis=1)
+        rays *= column.astype(np.float32)
+        rays += np.repeat(corner + row.astype(np.float32) * down, width, axis=1)
+        spread = [np.repeat(value[:, scene, place], rows * columns, axis=1) for value in constants]
+        return np.repeat(start, width) + column, rays, spread
 
     def ground_colour(self) -> Floats:
-        """The ground's share (B, size, size, 3) of every pixel: texture by pixel, light by sample."""
+        """The ground's share (3, B, size, size) of the pixels: texture by pixel, light by sample."""
         scenes = self.scenes
         middle = np.arange(self.size, dtype=np.float32) * _SAMPLES + np.float32(_SAMPLES / 2 - 0.5)
+        corner, along, down = (part[..., None, None] for part in self.frame)  # (3, B, 1, 1)
         depth = self._ground_depth(middle)[:, :, None]
-        x, y = (
-            scenes.eye[:, axis, None, None]
-            + depth
-            * (
-                self.corner[:, axis, None, None]
-                + middle[:, None] * self.down[:, axis, None, None]
-                + middle * self.along[:, axis, None, None]
-            )
-            for axis in (0, 1)
-        )
+        left = scenes.eye.T[..., None, None] + depth * (corner + middle[:, None] * down)
+        x, y = (left[axis] + (depth * along[axis]) * middle for axis in (0, 1))
         across, ahead, shift_u, shift_v, sharp, stripes, warp = scenes.texture.T[..., None, None]
         u, v = across * x + ahead * y + shift_u, across * y - ahead * x + shift_v
         u, v = u + warp * _wave(0.37 * v), v + warp * _wave(0.43 * u)
         pattern = np.clip(sharp * _wave(u) * (stripes + (1 - stripes) * _wave(v)), -1, 1)
-        fade = 1 / (
-            1 + (depth * depth / 225) ** 2
-        )  # far away the pattern would be finer than the pixels
-        mix = (0.5 + 0.5 * pattern * fade)[..., None]
-        tone, other = scenes.ground[:, :, None, None].transpose(1, 0, 2, 3, 4)
-        pool = (1 / (1 + (x * x + y * y) / 160))[..., None]  # the lamp is near enough to be seen
-        bare = np.where(self.seen == 0, self.open, 0)
-        shade, sun = self._pixels(bare), self._pixels(bare * self.lit)
-        direct = scenes.light_colour * scenes.light[:, 2:]
-        ambient = scenes.sky[:, None, None] * shade[..., None]
-        return (
-            (tone + (other - tone) * mix)
-            * pool
-            * (ambient + direct[:, None, None] * sun[..., None])
-        )
+        fade = 1 / (1 + (depth * depth / 225) ** 2)  # far away it would be finer than the pixels
+        mix = 0.5 + 0.5 * fade * pattern
+        pool = 1 / (1 + (x * x + y * y) / 160)  # the lamp is not as far as the sun
+        bare = np.where(self.seen == 0, self.open, np.float32(0))
+        shade, bright = self._pixels(bare) * pool, self._pixels(bare * self.lit) * pool
+        direct = (scenes.light_colour * scenes.light[:, 2:]).T[..., None, None]
+        tone, other = scenes.ground.transpose(1, 2, 0)[..., None, None]
+        light: Floats = direct * bright + scenes.sky.T[..., None, None] * shade
+        return (tone + (other - tone) * mix) * light
 
     def _pixels(self, values: Floats) -> Floats:
         """Means (B, size, size) of the samples of every pixel."""
-        grid = values.reshape(-1, self.size, _SAMPLES, self.size, _SAMPLES)
-        rows = grid[:, :, 0] + grid[:, :, 1]
-        return (rows[..., 0] + rows[..., 1]) / _SAMPLES**2
+        rows = values.reshape(-1, self.size, _SAMPLES, self.samples)
+        pairs = rows[:, :, 0] + rows[:, :, 1]
+        return (pairs[..., ::2] + pairs[..., 1::2]) / np.float32(_SAMPLES**2)
 
     def object_colour(self) -> Floats:
-        """The objects' share (B, size, size, 3) of every pixel."""
-        scenes, samples = self.scenes, self.samples
+        """The objects' share (3, B, size, size) of the pixels."""
+        scenes, places = self.scenes, self.scenes.shape.shape[1]
         sample = np.flatnonzero(self.seen)
-        rest, column = np.divmod(sample, samples)
-        scene, row = np.divmod(rest, samples)
-        place = self.seen[sample].astype(np.intp) - 1
-        direction = (
-            self.corner.T[:, scene]
-            + row.astype(np.float32) * self.down.T[:, scene]
-            + column.astype(np.float32) * self.along.T[:, scene]
-        )  # (3, n)
-        offset = (scenes.eye[scene] - scenes.position[scene, place]).T
-        turn = scenes.turn[scene, place].T
-        point = _turned(offset + self.depth[sample] * direction, turn) / self._edge(scene, place)
-        normal = _turned(_normal(scenes.shape[scene, place], point), np.stack([turn[0], -turn[1]]))
+        line, column = sample // self.samples, sample % self.samples
+        scene, row = line // self.samples, line % self.samples
+        item = scene * places + self.seen[sample] - 1
 
-        look = direction / np.sqrt(_dot(direction, direction))
-        light, light_colour = scenes.light[scene].T, scenes.light_colour[scene].T
-        lit, open_ = self.lit[sample], self.open[sample]
+        def spread(value: Floats) -> Floats:
+            """Values (…, B, K) of the objects, (…, n) for the samples that see them."""
+            return value.reshape(*value.shape[:-2], -1).take(item, axis=-1)
+
+        def scenic(value: Floats) -> Floats:
+            return value.T.take(scene, axis=-1)
+
+        # All in the object's own frame, which shares the vertical with the world.
+        corner, along, down = (spread(part) for part in self.rays)
+        look = corner + row.astype(np.float32) * down + column.astype(np.float32) * along
+        normal = _normal(spread(scenes.shape), spread(self.origin) + self.depth[sample] * look)
+        look /= np.sqrt(_dot(look, look))
+        light, lit, open_ = spread(self.light), self.lit[sample], self.open[sample]
         half = light - look
         gloss = np.maximum(_dot(normal, half), 0) / np.sqrt(_dot(half, half))
-        broad = gloss**2
-        for _ in range(3):
-            broad = broad * broad  # the 16th power: a loop, as a library's power has no fixed bits
-        narrow = broad * broad * broad * broad
-        sky, floor = scenes.sky[scene].T, scenes.ground[:, 0][scene].T
-        bounce = floor * (sky + 0.5 * light_colour)
-        ambient = (sky * (0.6 + 0.4 * normal[2]) + 0.2 * bounce * (1 - normal[2])) * open_
-        diffuse = ambient + light_colour * (np.maximum(_dot(normal, light), 0) * lit)
+        broad = _squared(gloss, 4)
+        shine = np.where(spread(scenes.material) == METAL, 0.9 * _squared(broad, 2), 0.1 * broad)
+        direct = scenic(scenes.light_colour)
+        sky = scenic(scenes.sky)
+        bounce = scenic(scenes.ground[:, 0] * (scenes.sky + 0.5 * scenes.light_colour)) * open_
+        diffuse = sky * ((0.6 + 0.4 * normal[2]) * open_) + bounce * (0.2 - 0.2 * normal[2])
+        diffuse += direct * (np.maximum(_dot(normal, light), 0) * lit)
         mirror = look[2] - 2 * _dot(normal, look) * normal[2]  # height of the reflected ray
         above = np.clip(0.5 + 2.5 * mirror, 0, 1)
-        around = sky * (2.4 - 1.6 * np.abs(mirror)) * above + 0.6 * bounce * (1 - above) * open_
-        colour = scenes.colour[scene, place].T
-        metal = scenes.material[scene, place] == METAL
-        rubber_look = colour * diffuse + 0.10 * broad * lit * light_colour
-        metal_look = colour * (0.3 * diffuse + 0.9 * around) + 0.9 * narrow * lit * light_colour
-        shown = np.where(metal, metal_look, rubber_look) / np.float32(_SAMPLES**2)
-        pixel = (scene * self.size + row // _SAMPLES) * self.size + column // _SAMPLES
+        around = sky * ((2.4 - 1.6 * np.abs(mirror)) * above) + bounce * (0.6 - 0.6 * above)
+        metal = spread(scenes.material).astype(np.float32)
+        shown = diffuse * (1 - 0.7 * metal) + around * (0.9 * metal)
+        shown *= spread(np.moveaxis(scenes.colour, -1, 0))
+        shown += direct * (shine * lit)
         shape = (len(scenes.count), self.size, self.size)
-        return np.stack(
-            [np.bincount(pixel, part, np.prod(shape)).reshape(shape) for part in shown], axis=-1
-        ).astype(np.float32)
+        pixel = (scene * self.size + row // _SAMPLES) * self.size + column // _SAMPLES
+        total = [
+            np.bincount(pixel, part, len(scenes.count) * self.size**2).reshape(shape)
+            for part in shown
+        ]
+        return (np.stack(total) / _SAMPLES**2).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class _Rays:
-    """Rays as one object in each scene has them: its bounding cube is −1 … 1."""
-
-    sample: Ints  # (n,) place in the buffers
-    owner: Ints  # (n,) which of the scenes asked for
-    origin: Floats  # (3, n) the eye
-    direction: Floats  # (3, n) per unit of depth
+def _squared(x: Floats, times: int) -> Floats:
+    """x to the power 2^times; a library's power has no fixed bits."""
+    for _ in range(times):
+        x = x * x
+    return x
 
 
 def _runs(start: Ints, length: Ints) -> tuple[Ints, Ints]:
-    """Runs start, start + 1, … of these lengths end to end: the run of each entry, and the entry."""
-    owner = np.repeat(np.arange(len(length)), length)
-    return owner, np.arange(len(owner)) + (start - np.cumsum(length) + length)[owner]
+    """Runs start, start + 1, … of these lengths end to end: each entry's run, and the entries."""
+    index = np.arange(len(length))
+    total = int(length.sum())
+    return np.repeat(index, length), np.arange(total) + np.repeat(
+        start - np.cumsum(length) + length, length
+    )
 
 
 def _dot(a: Floats, b: Floats) -> Floats:
-    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    product: Floats = a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    return product
 
 
 def _turned(vector: Floats, turn: Floats) -> Floats:
-    """World vectors (3, n) as an object turned by these cosines and sines (2, n) has them."""
+    """World vectors (3, …) as objects turned by these cosines and sines (2, …) have them."""
     cos, sin = turn
     x, y, z = vector
-    return np.stack([cos * x + sin * y, cos * y - sin * x, z])
+    return np.stack([cos * x + sin * y, cos * y - sin * x, z + 0 * cos])
 
 
 def _wave(x: Floats) -> Floats:
     """A smooth wave of period 1 and range −1 … 1."""
     ramp = 1 - 4 * np.abs(x - np.rint(x))
-    return ramp * (1.5 - 0.5 * ramp * ramp)
+    wave: Floats = ramp * (1.5 - 0.5 * ramp * ramp)
+    return wave
 
 
-def _interval(shape: int, origin: Floats, direction: Floats) -> tuple[Floats, Floats]:
+def _interval(shape: int, origin: Floats, rays: Floats) -> tuple[Floats, Floats]:
     """Where rays (3, n) enter and leave a shape of half edge 1; a miss enters after it leaves."""
-    round_axes = {SPHERE: 3, CUBE: 0, CYLINDER: 2}[shape]
-    enter, leave = np.float32(-np.inf), np.float32(np.inf)
+    (ox, oy, oz), (x, y, z) = origin, rays
     with np.errstate(divide="ignore", invalid="ignore"):
-        if round_axes:
-            a = sum(direction[axis] ** 2 for axis in range(round_axes))
-            b = sum(origin[axis] * direction[axis] for axis in range(round_axes))
-            c = sum(origin[axis] ** 2 for axis in range(round_axes)) - 1
-            root = np.sqrt(b * b - a * c)  # not a number for a miss, and so are its comparisons
-            enter, leave = (-b - root) / a, (root - b) / a
-        for axis in range(round_axes, 3):
-            inverse = 1 / direction[axis]
-            middle, reach = -origin[axis] * inverse, np.abs(inverse)
-            enter = np.maximum(enter, middle - reach)
-            leave = np.minimum(leave, middle + reach)
-    return enter, leave
+        if shape == CUBE:
+            enter, leave = _slab(ox, x)
+            enter, leave = _overlap(enter, leave, *_slab(oy, y))
+            return _overlap(enter, leave, *_slab(oz, z))
+        a, b, c = x * x + y * y, ox * x + oy * y, ox * ox + oy * oy - 1
+        if shape == SPHERE:
+            a, b, c = a + z * z, b + oz * z, c + oz * oz
+        root = np.sqrt(b * b - a * c)  # not a number for a miss, and so compares false
+        enter, leave = (-b - root) / a, (root - b) / a
+        return (enter, leave) if shape == SPHERE else _overlap(enter, leave, *_slab(oz, z))
+
+
+def _slab(origin: Floats, rays: Floats) -> tuple[Floats, Floats]:
+    inverse = 1 / rays
+    middle, reach = -origin * inverse, np.abs(inverse)
+    return middle - reach, middle + reach
+
+
+def _overlap(enter: Floats, leave: Floats, enter2: Floats, leave2: Floats) -> tuple[Floats, Floats]:
+    return np.maximum(enter, enter2), np.minimum(leave, leave2)
 
 
 def _normal(shape: NDArray[np.int8], point: Floats) -> Floats:
     """Unit normals (3, n) at points on shapes of half edge 1."""
-    size = np.abs(point)
-    face = np.where(size == size.max(axis=0), np.sign(point), 0)
-    side = np.stack([point[0], point[1], 0 * point[2]])
-    lid = np.stack([side[2], side[2], np.sign(point[2])])
-    barrel = np.where(point[2] ** 2 > point[0] ** 2 + point[1] ** 2, lid, side)
-    return np.where(shape == SPHERE, point, np.where(shape == CUBE, face, barrel))
+    x, y, z = point
+    normal = point.copy()
+    barrel, cube = np.flatnonzero(shape == CYLINDER), np.flatnonzero(shape == CUBE)
+    lid = (z * z > x * x + y * y)[barrel]
+    normal[:2, barrel] *= ~lid
+    normal[2, barrel] = np.sign(z[barrel]) * lid
+    size = np.abs(point.take(cube, axis=1))
+    normal[:, cube] = np.sign(point.take(cube, axis=1)) * (size == size.max(axis=0))
+    return normal

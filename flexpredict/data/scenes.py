@@ -32,7 +32,7 @@ TASKS = {"count": MOST - FEWEST + 1, "dist": len(DIST_EDGES) + 1, "class": 6}
 
 # Depths between which centres are placed; the nearest one allowed differs between scenes, as else
 # ten objects would always reach the front and `dist` would follow from `count`.
-_NEAR, _NEAR_SPAN, _FAR = 6.9, 3.2, 12.5
+_NEAR, _NEAR_SPAN, _FAR = 7.4, 2.6, 12.2
 _TRIES = 48
 _GAP = 0.1
 _APART = 0.9  # of the larger one's radius in the picture: no object hides another entirely
@@ -113,8 +113,8 @@ def _unit(vector: Doubles) -> Doubles:
 def _camera(draw: Doubles) -> tuple[Doubles, Doubles, Doubles]:
     """Eye (B, 3), axes (B, 3, 3) and focal length (B,) of a camera that looks down at the scene."""
     wobble = 2 * draw - 1
-    eye = np.array([0.0, -8.3, 5.3]) + wobble[:, :3] * np.array([0.6, 0.4, 0.4])
-    target = np.array([0.0, 0.0, 0.2]) + wobble[:, 3:6] * np.array([0.25, 0.2, 0.1])
+    eye = np.array([0.0, -7.0, 6.3]) + wobble[:, :3] * np.array([0.6, 0.35, 0.35])
+    target = np.array([0.0, 0.1, 0.2]) + wobble[:, 3:6] * np.array([0.25, 0.2, 0.1])
     forward = _unit(target - eye)
     x, y, z = forward.T
     right = _unit(np.stack([y, -x, 0 * z], axis=-1))
@@ -198,9 +198,9 @@ def _ground(draw: Doubles) -> tuple[Doubles, Doubles]:
     heading = _unit(np.stack([*(2 * draw[:, 8:10] - 1).T, 0 * draw[:, 8]], axis=-1))[:, :2]
     pitch = _between(0.25, 0.6, draw[:, 10:11])  # waves per unit of length
     shift = draw[:, 11:13] * 7
-    sharp = _between(1, 5, draw[:, 13])
+    sharp = _between(1, 4, draw[:, 13])
     style = np.floor(draw[:, 14] * 3)
-    stripes, warp = style == 1, np.where(style == 2, 0.6, 0.0)
+    stripes, warp = style == 1, np.where(style == 2, 0.45, 0.0)
     rest = np.stack([sharp, stripes, warp], axis=-1)
     return np.stack([tone, other], 1) ** 2, np.concatenate([heading * pitch, shift, rest], axis=1)
 

@@ -131,7 +131,7 @@ class PaperMasks:
         if self.refused > _MOST_REFUSED:
             raise ValueError(
                 f"paper masks leave {min_context} or fewer context patches in {self.refused:.0%} "
-                f"of draws on a {_name(grid)} grid: use smaller patches, larger images or masking=even"
+                f"of draws on a {_name(grid)} grid: use smaller patches or masking=even"
             )
 
     def block_size(self, draw: float, scale: Range, aspect: Range) -> tuple[int, int]:

@@ -103,6 +103,18 @@ class Encoder(nn.Module):
                 f"{in_channels} channels need {in_channels} means and standard deviations, "
                 f"not {len(mean)} and {len(std)}: set mean and std"
             )
+        # All it takes to make this encoder again: Encoder(**architecture).
+        self.architecture = {
+            "dim": dim,
+            "depth": depth,
+            "heads": heads,
+            "mlp_ratio": mlp_ratio,
+            "patch_size": patch_size,
+            "image_size": (height, width),
+            "in_channels": in_channels,
+            "mean": tuple(mean),
+            "std": tuple(std),
+        }
         self.dim = dim
         self.grid = (height // patch_size, width // patch_size)
         self.patch_size = patch_size

@@ -1,0 +1,33 @@
+"""Where images come from. `open_source(spec)` stands behind every command."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flexpredict.data.sources.base import Source
+from flexpredict.data.sources.folder import FolderSource
+from flexpredict.data.sources.memory import MemorySource
+from flexpredict.data.sources.scenes import SCENE_SETS, scene_source
+
+__all__ = ["FolderSource", "MemorySource", "Source", "open_source"]
+
+
+def open_source(
+    spec: str | Path | Source | np.ndarray[Any, Any], *, image_size: int = 64
+) -> Source:
+    """A source from what a person names: a folder, `scenes`, an array, or a source itself.
+
+    `scenes` (or `scenes:COUNT`) are the embedded training scenes and `scenes-test` the test ones,
+    rendered at `image_size`.
+    """
+    if isinstance(spec, np.ndarray):
+        return MemorySource(spec)
+    if isinstance(spec, str | Path):
+        name, _, count = str(spec).partition(":")
+        if name in SCENE_SETS:
+            if count and not count.isdigit():
+                raise ValueError(f"{spec}: expected a number of scenes after the colon")
+            return scene_source(name, count=int(count) if count else None, size=image_size)
+        return FolderSource(Path(spec).expanduser())
+    return spec

@@ -1,0 +1,145 @@
+"""Settings in, modules out: the only place where settings meet model and data."""
+
+import torch
+
+from flexpredict.config import Settings
+from flexpredict.data.loader import Batches, Order
+from flexpredict.data.random import Stream, seed_from
+from flexpredict.data.sources import Source
+from flexpredict.engine.optim import Schedule
+from flexpredict.model.masking import EvenMasks, Grid, MaskSampler, PaperMasks, RandomMasks
+from flexpredict.model.positions import StochasticPositions
+from flexpredict.model.predictor import Predictor
+from flexpredict.model.vit import Encoder, create_encoder, shape_of
+from flexpredict.objective.ijepa import IJepa
+from flexpredict.objective.mae import Mae
+
+
+def image_size(settings: Settings) -> tuple[int, int]:
+    """Height and width."""
+    size = settings.image_size
+    return (size, size) if isinstance(size, int) else size
+
+
+def build_encoder(settings: Settings) -> Encoder:
+    encoder = create_encoder(
+        settings.model,
+        patch_size=settings.patch_size,
+        image_size=settings.image_size,
+        in_channels=settings.in_channels,
+        mean=settings.mean,
+        std=settings.std,
+        depth_scaled_init=settings.depth_scaled_init,
+    )
+    _initialise(encoder, settings.seed, Stream.ENCODER)
+    return encoder
+
+
+def build_objective(settings: Settings) -> IJepa | Mae:
+    """The objective with its encoder and predictor, initialised from the seed.
+
+    Variants that share a seed share all the weights they have in common.
+    """
+    shape, encoder = shape_of(settings.model), build_encoder(settings)
+    dim = settings.predictor_dim or shape.predictor_dim
+    stochastic = settings.positions in ("stop", "fixed")
+    positions = StochasticPositions(
+        encoder.dim,
+        dim,
+        settings.noise_std if stochastic else 0.0,
+        noise_on=settings.noise_on,
+        tied=settings.tied,
+        covariance="fixed" if settings.positions == "fixed" else "projected",
+        form=settings.form,
+        norm=settings.projection_norm,
+        dropout=settings.projection_dropout,
+    )
+    pixels = settings.in_channels * settings.patch_size**2
+    predictor = Predictor(
+        encoder_dim=encoder.dim,
+        output_dim=encoder.dim if settings.objective == "ijepa" else pixels,
+        dim=dim,
+        depth=settings.predictor_depth or shape.predictor_depth,
+        heads=settings.predictor_heads or shape.heads,
+        grid=encoder.grid,
+        positions=positions,
+        learned=settings.positions == "learned",
+        depth_scaled_init=settings.depth_scaled_init,
+    )
+    _initialise(predictor, settings.seed, Stream.PREDICTOR)
+    if settings.grad_checkpointing:
+        encoder.set_grad_checkpointing()
+        predictor.set_grad_checkpointing()
+    l1, l2 = settings.projection_l1, settings.projection_l2
+    if settings.objective == "mae":
+        return Mae(encoder, predictor, l1=l1, l2=l2)
+    return IJepa(
+        encoder,
+        predictor,
+        loss=settings.loss,
+        target_layers=settings.target_layers,
+        low_resolution=settings.low_resolution,
+        l1=l1,
+        l2=l2,
+    )
+
+
+def build_sampler(settings: Settings, grid: Grid) -> MaskSampler:
+    if settings.masking == "random":
+        return RandomMasks(grid, mask_ratio=settings.mask_ratio)
+    if settings.masking == "paper":
+        return PaperMasks(
+            grid,
+            target_blocks=settings.target_blocks,
+            target_scale=settings.target_scale,
+            target_aspect=settings.target_aspect,
+            context_scale=settings.context_scale,
+            min_context=settings.min_context,
+        )
+    return EvenMasks(
+        grid,
+        target_blocks=settings.target_blocks,
+        target_scale=settings.target_scale,
+        target_aspect=settings.target_aspect,
+        context_scale=settings.context_scale,
+    )
+
+
+def build_batches(settings: Settings, source: Source, rank: int = 0, world: int = 1) -> Batches:
+    return Batches(
+        source,
+        Order(len(source), settings.batch_size, settings.seed),
+        image_size=image_size(settings),
+        channels=settings.in_channels,
+        crop_scale=settings.crop_scale,
+        rank=rank,
+        world=world,
+    )
+
+
+def build_schedule(settings: Settings, steps_per_epoch: int) -> Schedule:
+    """Lengths in steps; learning rates and EMA scaled to the batch where a reference is set."""
+    if settings.steps is not None:
+        steps = settings.steps
+    else:
+        assert settings.epochs is not None
+        steps = max(1, round(settings.epochs * steps_per_epoch))
+    ratio = settings.batch_ratio
+    return Schedule(
+        steps=steps,
+        warmup_steps=round(settings.warmup * steps),
+        freeze_step=round(settings.freeze_after * steps),
+        lr_start=settings.lr_start * ratio,
+        lr=settings.lr * ratio,
+        lr_final=settings.lr_final * ratio,
+        weight_decay_start=settings.weight_decay,
+        weight_decay_final=settings.weight_decay_final,
+        ema_start=settings.ema**ratio,
+        ema_final=settings.ema_final**ratio,
+    )
+
+
+def _initialise(module: Encoder | Predictor, seed: int, stream: Stream) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_from(seed, stream))
+        module.init_weights()

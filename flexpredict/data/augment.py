@@ -1,0 +1,100 @@
+"""Random crops, and the rest of the two named sets: `crop` and `crop-flip-gray-blur`.
+
+Crops are made image by image in the workers, since images differ in size. Flip, grayscale and blur
+are made on whole batches, on the device. All parameters come as uniform numbers from outside, so
+that they are functions of (seed, epoch, sample index).
+"""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from flexpredict.data.sources.base import Pixels
+
+CROP_DRAWS = 4 * 10  # four numbers for each of ten tries
+BATCH_DRAWS = 4  # flip, grayscale, blur or not, blur radius
+
+_RATIO = (3 / 4, 4 / 3)
+_BLUR_RADIUS = (0.1, 2.0)
+_BLUR_REACH = 6  # pixels to each side: three standard deviations of the widest blur
+_LUMA = (0.299, 0.587, 0.114)  # of ITU-R 601-2, as Pillow's mode L
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def random_crop(
+    height: int, width: int, draws: NDArray[np.float64], scale: tuple[float, float]
+) -> Box:
+    """A box of random area and aspect ratio; the middle of the image if ten tries do not fit."""
+    for area_draw, ratio_draw, top_draw, left_draw in draws.reshape(-1, 4):
+        area = height * width * (scale[0] + area_draw * (scale[1] - scale[0]))
+        low, high = math.log(_RATIO[0]), math.log(_RATIO[1])
+        ratio = math.exp(low + ratio_draw * (high - low))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = int(top_draw * (height - h + 1)), int(left_draw * (width - w + 1))
+            return left, top, left + w, top + h
+    w = min(width, round(height * _RATIO[1]))
+    h = min(height, round(width / _RATIO[0]))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def central_crop(height: int, width: int, size: tuple[int, int]) -> Box:
+    """The largest box in the middle with the proportions of `size` (height, width)."""
+    factor = min(height / size[0], width / size[1])
+    h, w = max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def crop_resize(pixels: Pixels, box: Box, size: tuple[int, int]) -> Pixels:
+    """A box of the image at a size (height, width): bilinear, antialiased, as Pillow does it."""
+    left, top, right, bottom = box
+    if (bottom - top, right - left) == size:
+        return pixels[top:bottom, left:right]
+    channels = pixels.shape[2]
+    if channels in (3, 4):
+        image = Image.fromarray(pixels)
+        return np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
+    planes = [
+        Image.fromarray(pixels[..., channel]).resize(size[::-1], Image.Resampling.BILINEAR, box=box)
+        for channel in range(channels)
+    ]
+    return np.stack([np.asarray(plane) for plane in planes], axis=-1)
+
+
+def augment_batch(images: Tensor, draws: Tensor) -> Tensor:
+    """Flip 0.5, grayscale 0.2, blur 0.5, as the released StoP code: uint8 in, uint8 out.
+
+    images (B, c, H, W), draws (B, BATCH_DRAWS) in [0, 1).
+    """
+    flip, gray, blurred, radius = (column[:, None, None, None] for column in draws.unbind(1))
+    x = torch.where(flip < 0.5, images.flip(-1), images).float()
+    if images.shape[1] == 3:
+        luma = (x * x.new_tensor(_LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+        x = torch.where(gray < 0.2, luma.round(), x)
+    low, high = _BLUR_RADIUS
+    smooth = gaussian_blur(x, low + radius.flatten() * (high - low))
+    x = torch.where(blurred < 0.5, smooth, x)
+    return x.round().clamp(0, 255).to(torch.uint8)
+
+
+def gaussian_blur(images: Tensor, radius: Tensor) -> Tensor:
+    """Each image blurred by a Gaussian of its own standard deviation, edges repeated."""
+    batch, channels, height, width = images.shape
+    offset = torch.arange(-_BLUR_REACH, _BLUR_REACH + 1, device=images.device)
+    kernel = torch.softmax(-(offset**2) / (2 * radius[:, None] ** 2), dim=1).to(images.dtype)
+    kernel = kernel.repeat_interleave(channels, dim=0)[:, None]  # (B · c, 1, taps)
+    planes = images.reshape(1, batch * channels, height, width)
+    reach = (_BLUR_REACH,) * 2
+    planes = F.pad(planes, (*reach, 0, 0), mode="replicate")
+    planes = F.conv2d(planes, kernel[:, :, None, :], groups=batch * channels)
+    planes = F.pad(planes, (0, 0, *reach), mode="replicate")
+    planes = F.conv2d(planes, kernel[:, :, :, None], groups=batch * channels)
+    return planes.view(batch, channels, height, width)

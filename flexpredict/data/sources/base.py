@@ -1,0 +1,25 @@
+"""What every source offers: a number of images, each readable by its index."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]  # (height, width, channels)
+
+
+class Source(Protocol):
+    """Images by index, labelled or not. Sources are pickled into worker processes."""
+
+    labels: NDArray[np.int64] | None
+    classes: list[str]
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> bytes | Pixels:
+        """An image: encoded bytes still to be decoded, or pixels."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What a person would call the image."""
+        ...

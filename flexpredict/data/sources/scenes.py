@@ -1,0 +1,74 @@
+"""The embedded scenes as a source: rendered once, kept in a cache folder, mapped into memory."""
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexpredict.data.scenes import TASKS, render_set
+from flexpredict.data.sources.memory import MemorySource
+
+# The first index of each set and how many scenes it has by default; the ranges do not overlap.
+SCENE_SETS = {"scenes": (0, 10_000), "scenes-test": (1_000_000_000, 4_000)}
+
+
+def scene_source(
+    name: str = "scenes",
+    *,
+    count: int | None = None,
+    size: int = 64,
+    task: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> MemorySource:
+    """Scenes of a set at a size, with the labels of a task if one is named."""
+    images, labels = scenes(name, count=count, size=size, progress=progress)
+    if task is None:
+        return MemorySource(images)
+    return MemorySource(images, labels[task], [str(number) for number in range(TASKS[task])])
+
+
+def scenes(
+    name: str,
+    *,
+    count: int | None = None,
+    size: int = 64,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
+    """The images of a set, (count, size, size, 3), and the labels of every task."""
+    start, default = SCENE_SETS[name]
+    count = count or default
+    folder = cache_folder() / f"scenes-{_renderer()}-{size}px-{start}-{count}"
+    if not (folder / "labels.npz").exists():
+        workers = os.cpu_count() or 1
+        images, labels = render_set(0, count, size, start=start, workers=workers, progress=progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "images.npy", lambda file: np.save(file, images))
+        # The labels come last: their presence says that the set is whole.
+        _write(folder / "labels.npz", lambda file: np.savez(file, allow_pickle=False, **labels))
+    with np.load(folder / "labels.npz") as file:
+        labels = {task: file[task] for task in TASKS}
+    return np.load(folder / "images.npy", mmap_mode="r"), labels
+
+
+def cache_folder() -> Path:
+    """Where things that can be made again are kept: FLEXPREDICT_CACHE, or the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("FLEXPREDICT_CACHE") or Path(base) / "flexpredict")
+
+
+@functools.cache
+def _renderer() -> str:
+    """A digest of the code that makes the scenes: other code, other cache."""
+    room = Path(__file__).parent.parent
+    code = b"".join((room / f"{name}.py").read_bytes() for name in ("random", "render", "scenes"))
+    return hashlib.sha256(code).hexdigest()[:12]
+
+
+def _write(path: Path, save: Callable[[Path], None]) -> None:
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    save(temporary)
+    temporary.replace(path)

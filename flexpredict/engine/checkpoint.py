@@ -1,0 +1,141 @@
+"""Checkpoints: atomic, complete, safe to load.
+
+    run/checkpoints/
+      step-00012000/
+        model.safetensors       encoder.*, predictor.*, target_encoder.*
+        optimizer.safetensors   <parameter>.<slot>
+        state.json              step, settings digest, gradient scaler
+      latest                    the name of the newest complete one
+
+Everything is written under a temporary name and then renamed; nothing is ever unpickled.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+
+
+def save(
+    run: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    *,
+    keep: int = 2,
+) -> Path:
+    """Writes the state after `step` steps, points `latest` at it and removes the oldest ones."""
+    folder = run / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"step-{step:08d}"
+    temporary = folder / f".{final.name}.{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    save_file(_tensors(model.state_dict()), temporary / MODEL)
+    save_file(_flatten(model, optimizer), temporary / OPTIMIZER)
+    (temporary / STATE).write_text(json.dumps({"step": step, **state}))
+    _sync(temporary)
+    if final.exists():
+        shutil.rmtree(final)
+    temporary.rename(final)
+    write_text(folder / "latest", final.name)
+    for old in complete(run)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def complete(run: Path) -> list[Path]:
+    """All complete checkpoints of a run, oldest first."""
+    return sorted(path for path in (run / "checkpoints").glob("step-*") if (path / STATE).exists())
+
+
+def restore(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """Loads the newest readable checkpoint and gives its state, or None where there is none."""
+    problems = []
+    for folder in reversed(complete(run)):
+        try:
+            state: dict[str, Any] = json.loads((folder / STATE).read_text())
+            weights = load_file(folder / MODEL)
+            slots = load_file(folder / OPTIMIZER)
+        except (OSError, ValueError, SafetensorError) as error:
+            problems.append(f"{folder.name}: {error}")
+            continue
+        model.load_state_dict(weights)
+        _unflatten(model, optimizer, slots)
+        return state
+    if problems:
+        raise ValueError(f"no checkpoint of {run} can be read: {'; '.join(problems)}")
+    return None
+
+
+def newest(run: Path) -> Path | None:
+    """The newest complete checkpoint."""
+    return found[-1] if (found := complete(run)) else None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a safetensors file."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(_tensors(weights), temporary)
+    temporary.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+
+
+def _flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state by parameter name; its scalars are tensors already."""
+    return _tensors(
+        {
+            f"{name}.{slot}": value
+            for name, parameter in model.named_parameters()
+            for slot, value in optimizer.state.get(parameter, {}).items()
+        }
+    )
+
+
+def _unflatten(
+    model: nn.Module, optimizer: torch.optim.Optimizer, slots: Mapping[str, Tensor]
+) -> None:
+    parameters = dict(model.named_parameters())
+    for key, value in slots.items():
+        name, _, slot = key.rpartition(".")
+        parameter = parameters[name]
+        # A step counter stays where the optimiser wants it: on the CPU unless it is fused.
+        place = parameter.device if value.ndim or _fused(optimizer) else value.device
+        optimizer.state[parameter][slot] = value.to(place)
+
+
+def _fused(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(optimizer.defaults.get("fused"))
+
+
+def _sync(folder: Path) -> None:
+    """Makes sure that the files are on disk before their folder gets its final name."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

@@ -1,0 +1,95 @@
+"""One process or many under torchrun, and signals that ask a run to stop."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Who this process is among those of the run, and the device it computes on."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over all processes."""
+        if self.world == 1:
+            return value
+        value = value.detach().clone()
+        dist.all_reduce(value)
+        return value / self.world
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true on any process; all get the same answer."""
+        if self.world == 1:
+            return flag
+        value = torch.tensor(int(flag))
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return bool(value)
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+
+@contextmanager
+def processes(device: str | None = None) -> Iterator[Ranks]:
+    """The process group that torchrun's environment describes, or one process without it."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if place.type == "cuda":
+        place = torch.device("cuda", local)
+        torch.cuda.set_device(place)
+    if world == 1:
+        yield Ranks(0, 1, place)
+        return
+    started = not dist.is_initialized()
+    if started:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), world, place)
+    finally:
+        if started:
+            dist.destroy_process_group()
+
+
+class StopSignal:
+    """Notes SIGTERM and SIGINT instead of dying of them; a second one kills as usual."""
+
+    def __init__(self) -> None:
+        self.received = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> "StopSignal":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._before[number] = signal.signal(number, self._note)
+            except ValueError:  # not in the main thread: the caller handles signals
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.received = True
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._before.clear()

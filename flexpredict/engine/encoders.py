@@ -1,0 +1,54 @@
+"""The encoder of a run: written when the run is done, loadable at any time before."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from flexpredict.engine import checkpoint
+from flexpredict.model.vit import Encoder
+
+WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
+Which = Literal["target", "context"]
+
+
+def describe_encoder(run: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
+    """Writes what is needed to make the encoder again."""
+    text = json.dumps({"architecture": encoder.architecture, **about}, indent=2)
+    checkpoint.write_text(run / DESCRIPTION, text + "\n")
+
+
+def save_encoder(run: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
+    """Writes a finished encoder: weights and description."""
+    checkpoint.write_weights(run / WEIGHTS, encoder.state_dict())
+    describe_encoder(run, encoder, about)
+
+
+def load_encoder(path: Path, which: Which = "target") -> Encoder:
+    """The encoder of a run folder: the finished one, else that of the newest checkpoint."""
+    if which not in ("target", "context"):
+        raise ValueError(f"encoder={which!r}: choose 'target' or 'context'")
+    run = path.parent if path.name == WEIGHTS else path
+    if not (run / DESCRIPTION).is_file():
+        raise ValueError(f"{path} is no run: expected a folder with {DESCRIPTION}")
+    description = json.loads((run / DESCRIPTION).read_text())
+    encoder = Encoder(**description["architecture"])
+    encoder.load_state_dict(_weights(run, which))
+    return encoder.eval().requires_grad_(False)
+
+
+def _weights(run: Path, which: Which) -> dict[str, Any]:
+    if which == "target" and (run / WEIGHTS).is_file():
+        return checkpoint.read_weights(run / WEIGHTS)
+    newest = checkpoint.newest(run)
+    if newest is None:
+        raise ValueError(f"{run} has no checkpoint yet: nothing to load the {which} encoder from")
+    weights = checkpoint.read_weights(newest / checkpoint.MODEL)
+    follows = any(name.startswith("target_encoder.") for name in weights)
+    # MAE has one encoder, which is its own target.
+    prefix = "target_encoder." if which == "target" and follows else "encoder."
+    return {
+        name.removeprefix(prefix): value
+        for name, value in weights.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,249 @@
+"""The training loop, to be read in one sitting."""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from flexpredict import build
+from flexpredict.config import Settings, read_settings
+from flexpredict.data import loader
+from flexpredict.data.augment import augment_batch
+from flexpredict.data.sources import Source
+from flexpredict.engine import checkpoint, optim, precision
+from flexpredict.engine.distributed import Ranks, StopSignal
+from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
+from flexpredict.health import projection_gauges
+from flexpredict.train.chunks import views_of
+from flexpredict.train.monitor import Monitor
+
+CONFIG = "config.yaml"
+# A run may go on with other values of these; everything else makes it another run.
+_FREE = {"workers", "log_every", "checkpoint_every", "keep_checkpoints", "epochs", "steps"}
+_ASK_EVERY = 8  # steps between two rounds of asking all processes whether one was told to stop
+
+
+class Interrupted(Exception):
+    """A signal asked the run to stop, and its state is saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    run: Path
+    steps: int
+    seconds: float  # of this session
+    loss: float | None  # None where nothing was left to do
+
+
+def train(
+    settings: Settings, source: Source, run: Path, ranks: Ranks, *, resume: bool = False
+) -> Result:
+    """Pretrains into a run folder; with `resume`, goes on where the folder's last session ended."""
+    device = ranks.device
+    objective = build.build_objective(settings)
+    sampler = build.build_sampler(settings, objective.encoder.grid)
+    batches = build.build_batches(settings, source, ranks.rank, ranks.world)
+    per_epoch = batches.order.steps_per_epoch
+    schedule = build.build_schedule(settings, per_epoch)
+    _check_accumulation(settings, batches.share)
+    if ranks.is_main:
+        prepare_folder(run, settings, resume=resume)
+    ranks.barrier()
+
+    objective.to(device).train()
+    groups = optim.parameter_groups([objective.encoder, objective.predictor])
+    optimizer = torch.optim.AdamW(
+        groups, lr=schedule.lr, betas=settings.betas, fused=device.type == "cuda"
+    )
+    dtype = precision.compute_dtype(settings.precision, device)
+    scaler = precision.grad_scaler(device, dtype)
+    state = checkpoint.restore(run, objective, optimizer) if resume else None
+    first = state["step"] if state else 0
+    if state and scaler.is_enabled():
+        scaler.load_state_dict(state["scaler"])
+    if first >= schedule.steps and (run / WEIGHTS).exists():
+        return Result(run, first, 0.0, None)
+    model = objective if ranks.world == 1 else DistributedDataParallel(objective)
+    about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
+    if ranks.is_main:
+        describe_encoder(run, objective.encoders["target"], about)
+
+    def save(step: int) -> None:
+        if ranks.is_main:
+            extra = {"settings": settings.digest(), "scaler": scaler.state_dict()}
+            checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
+        ranks.barrier()
+
+    started = logged_at = time.monotonic()
+    logged_step, value = first, None
+    todo = range(first, schedule.steps)
+    title = f"{settings.model}/{settings.patch_size} {settings.objective}, {settings.positions}"
+    with (
+        StopSignal() as stop,
+        Monitor(
+            run, first=first, total=schedule.steps, title=title, active=ranks.is_main
+        ) as monitor,
+    ):
+        for line in _announce(settings, schedule, source, device, dtype, ranks):
+            monitor.say(line)
+        stream = loader.load(batches, todo, workers=_workers(settings))
+        for step, batch in zip(todo, stream, strict=True):
+            for index, reason in batch.rejected.items():
+                monitor.reject(source.name(index), reason)
+            optim.set_step(optimizer.param_groups, schedule, step)
+            images = batch.images.to(device, non_blocking=True)
+            if settings.augment == "crop-flip-gray-blur":
+                images = augment_batch(images, batch.draws.to(device, non_blocking=True))
+
+            micro = len(images) // settings.accumulate
+            loss = torch.zeros((), device=device)
+            for part in range(settings.accumulate):
+                last = part == settings.accumulate - 1
+                views = views_of(
+                    sampler,
+                    batch.epoch,
+                    batch.place + part * micro,
+                    micro,
+                    seed=settings.seed,
+                    chunk_size=settings.chunk_size,
+                    device=device,
+                )
+                together = isinstance(model, DistributedDataParallel) and not last
+                with model.no_sync() if together else nullcontext():  # type: ignore[operator]
+                    with precision.autocast(device, dtype):
+                        part_loss = model(images[part * micro : (part + 1) * micro], views)
+                    part_loss = part_loss / settings.accumulate
+                    scaler.scale(part_loss).backward()
+                loss += part_loss.detach()
+            log = (step + 1) % settings.log_every == 0 or step + 1 == schedule.steps
+            gradient = None
+            if settings.clip_grad or log:
+                scaler.unscale_(optimizer)
+                limit = settings.clip_grad or math.inf
+                trained = [p for group in optimizer.param_groups for p in group["params"]]
+                gradient = torch.nn.utils.clip_grad_norm_(trained, limit)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+            objective.update_target(schedule.ema(step))
+
+            done = step + 1
+            monitor.advance(done)
+            if log:
+                value = float(ranks.mean(loss))
+                if not math.isfinite(value):
+                    raise FloatingPointError(
+                        f"the loss is {value} at step {done}: lower lr or raise warmup, and resume "
+                        f"from the last checkpoint or start again"
+                    )
+                now = time.monotonic()
+                seen = (done - logged_step) * settings.batch_size
+                gauges = projection_gauges(objective.predictor, objective.encoder)
+                monitor.log(
+                    {
+                        "step": done,
+                        "epoch": round(done / per_epoch, 6),
+                        "loss": value,
+                        "lr": schedule.learning_rate(step),
+                        "weight_decay": schedule.weight_decay(step),
+                        "ema": schedule.ema(step),
+                        "gradient_norm": float(gradient) if gradient is not None else None,
+                        **{name: float(gauge) for name, gauge in gauges.items()},
+                        "images_per_second": round(seen / max(now - logged_at, 1e-9), 2),
+                        "seconds": round(now - started, 3),
+                    }
+                )
+                logged_at, logged_step = now, done
+            told = stop.received
+            if ranks.world > 1:
+                told = done % _ASK_EVERY == 0 and ranks.any(told)
+            if told or done % settings.checkpoint_every == 0 or done == schedule.steps:
+                save(done)
+            if told and done < schedule.steps:
+                raise Interrupted(
+                    f"stopped at step {done} of {schedule.steps}; add --resume to go on"
+                )
+    if ranks.is_main:
+        done_about = about | {"step": schedule.steps}
+        save_encoder(run, objective.encoders["target"], done_about)
+    ranks.barrier()
+    return Result(run, schedule.steps, time.monotonic() - started, value)
+
+
+def prepare_folder(run: Path, settings: Settings, *, resume: bool) -> None:
+    """Makes the run folder, or makes sure that the one that is there is this run's."""
+    config = run / CONFIG
+    if config.exists():
+        if not resume:
+            raise ValueError(
+                f"{run} already holds a run: go on with it by --resume, or choose another --out"
+            )
+        _check_same(read_settings(config), settings, run)
+    elif run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise ValueError(f"{run} is not empty and holds no run: choose another --out")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text(config, settings.to_yaml())
+    except OSError as error:
+        raise ValueError(f"{run} cannot be written: {error.strerror}") from None
+
+
+def _check_same(before: Settings, now: Settings, run: Path) -> None:
+    old, new = before.model_dump(), now.model_dump()
+    for key, value in new.items():
+        if key not in _FREE and old[key] != value:
+            raise ValueError(
+                f"{run} was started with {key}={old[key]}, not {value}: "
+                f"resume it with the same settings, or choose another --out"
+            )
+
+
+def _check_accumulation(settings: Settings, share: int) -> None:
+    if share % settings.accumulate:
+        raise ValueError(
+            f"{share} images per process do not divide into accumulate={settings.accumulate} parts"
+        )
+
+
+def _workers(settings: Settings) -> int:
+    return min(8, os.cpu_count() or 1) if settings.workers is None else settings.workers
+
+
+def _announce(
+    settings: Settings,
+    schedule: optim.Schedule,
+    source: Source,
+    device: torch.device,
+    dtype: torch.dtype,
+    ranks: Ranks,
+) -> list[str]:
+    """What was asked and what is used, where the two differ or a person would wonder."""
+    processes = "1 process" if ranks.world == 1 else f"{ranks.world} processes"
+    lines = [
+        f"{len(source):,} images, {schedule.steps:,} steps of {settings.batch_size}, "
+        f"{device.type} in {str(dtype).removeprefix('torch.')}, {processes}"
+    ]
+    if settings.batch_ratio != 1:
+        lines.append(
+            f"batch {settings.batch_size} instead of {settings.reference_batch_size}: "
+            f"lr {settings.lr:g} is used as {schedule.lr:g}, "
+            f"ema {settings.ema:g} as {schedule.ema_start:.6g}"
+        )
+    return lines
+
+
+def summary(result: Result) -> Mapping[str, Any]:
+    """The result as plain values."""
+    return {
+        "run": str(result.run),
+        "steps": result.steps,
+        "seconds": round(result.seconds, 3),
+        "loss": result.loss,
+    }
