@@ -1,0 +1,31 @@
+"""FlexPredict: StoP and I-JEPA pretraining for Vision Transformers.
+
+>>> import flexpredict as fp
+>>> fp.pretrain("photos/", out="run/", model="vit_small", patch_size=16, epochs=100)
+>>> encoder = fp.load("run/")
+>>> z = encoder.features(images)
+"""
+
+from flexpredict.api import demo, features, load, pretrain
+from flexpredict.config import Settings
+from flexpredict.model.masking import EvenMasks, Masks, PaperMasks, RandomMasks
+from flexpredict.model.positions import StochasticPositions, sincos_positions
+from flexpredict.model.vit import Encoder, create_encoder
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Encoder",
+    "EvenMasks",
+    "Masks",
+    "PaperMasks",
+    "RandomMasks",
+    "Settings",
+    "StochasticPositions",
+    "create_encoder",
+    "demo",
+    "features",
+    "load",
+    "pretrain",
+    "sincos_positions",
+]

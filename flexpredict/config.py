@@ -59,6 +59,7 @@ class Settings(BaseModel):
     min_context: Annotated[int, Field(ge=0)] = 10  # `paper`: more than this many patches
     mask_ratio: Share = 0.75  # `random`
 
+    data: str | None = None  # where the images come from, if not said otherwise
     augment: Literal["crop", "crop-flip-gray-blur"] = "crop"
     crop_scale: Range = (0.3, 1.0)
 
@@ -110,7 +111,7 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """A short name for the settings that change results."""
-        unlike = {"workers", "log_every", "checkpoint_every", "keep_checkpoints"}
+        unlike = {"data", "workers", "log_every", "checkpoint_every", "keep_checkpoints"}
         text = self.model_dump_json(exclude=unlike)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

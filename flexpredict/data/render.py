@@ -8,6 +8,7 @@ Letters: B scenes, K places for objects, S samples along an image side, n rays u
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,22 +65,16 @@ def render(scenes: Scenes, size: int = 64) -> Rendering:
     """Square pictures of `size` pixels."""
     if size < 1:
         raise ValueError(f"size is {size} pixels; it must be at least 1, such as 64")
-    total = len(scenes.count)
-    images = np.empty((total, size, size, 3), np.uint8)
-    objects = np.empty((total, size, size), np.int8)
-    depth = np.empty((total, size, size), np.float32)
-    for start in range(0, total, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        block = _Block(Scenes(**{name: value[part] for name, value in vars(scenes).items()}), size)
-        for group in block.groups():
-            block.draw(*group)
-        for group in block.groups():
-            block.cast_shadow(*group)
-        images[part] = _develop(block.ground_colour() + block.object_colour())
-        first = (-1, size, _SAMPLES, size, _SAMPLES)
-        objects[part] = block.seen.reshape(first)[:, :, 0, :, 0]
-        depth[part] = block.depth.reshape(first)[:, :, 0, :, 0]
-    return Rendering(images, objects, depth)
+    parts = [slice(first, first + _BLOCK) for first in range(0, max(len(scenes.count), 1), _BLOCK)]
+    blocks = [
+        _Block(Scenes(**{name: value[part] for name, value in vars(scenes).items()}), size).render()
+        for part in parts
+    ]
+    return Rendering(
+        np.concatenate([block.images for block in blocks]),
+        np.concatenate([block.objects for block in blocks]),
+        np.concatenate([block.depth for block in blocks]),
+    )
 
 
 def _develop(colour: Floats) -> NDArray[np.uint8]:
@@ -118,7 +113,7 @@ class _Block:
         self.open = np.ones(self.depth.shape, np.float32)  # below 1 about an object's foot
 
     def _boxes(self, right: Floats, up: Floats, forward: Floats) -> tuple[Ints, Ints]:
-        """First x, first y, columns and rows (4, B, K) of what could see each body, or its shadow."""
+        """First x and y, columns and rows (4, B, K) of what could see a body, and its shadow."""
         scenes = self.scenes
         cos, sin = np.moveaxis(scenes.turn, -1, 0)[..., None]
         x, y, z = _CORNERS.T
@@ -153,7 +148,18 @@ class _Block:
         depth: Floats = self.scenes.eye[:, 2:] / np.maximum(-rise, 1e-2)
         return depth
 
-    def groups(self) -> list[tuple[int, int, Ints]]:
+    def render(self) -> Rendering:
+        groups = self._groups()
+        for group in groups:
+            self._draw(*group)
+        for group in groups:
+            self._cast_shadow(*group)
+        images = _develop(self._ground_colour() + self._object_colour())
+        first = (-1, self.size, _SAMPLES, self.size, _SAMPLES)
+        objects, depth = self.seen.reshape(first), self.depth.reshape(first)
+        return Rendering(images, objects[:, :, 0, :, 0], depth[:, :, 0, :, 0])
+
+    def _groups(self) -> list[tuple[int, int, Ints]]:
         """(place, shape, scenes that have this shape there): at most one object in a scene."""
         count, shape = self.scenes.count, self.scenes.shape
         groups = [
@@ -163,7 +169,7 @@ class _Block:
         ]
         return [group for group in groups if len(group[2])]
 
-    def draw(self, place: int, shape: int, scene: Ints) -> None:
+    def _draw(self, place: int, shape: int, scene: Ints) -> None:
         """Keep these objects where they are nearer than what was drawn before."""
         sample, rays, (origin,) = self._spread(self.body_box, scene, place, self.origin)
         enter, leave = _interval(shape, origin, rays)
@@ -171,7 +177,7 @@ class _Block:
         self.depth[sample[nearer]] = enter[nearer]
         self.seen[sample[nearer]] = place + 1
 
-    def cast_shadow(self, place: int, shape: int, scene: Ints) -> None:
+    def _cast_shadow(self, place: int, shape: int, scene: Ints) -> None:
         """Darken what these objects hide from the light, and the ground about their feet."""
         sample, point, (origin, light) = self._spread(
             self.shadow_box, scene, place, self.origin, self.light
@@ -183,7 +189,7 @@ class _Block:
         hidden = (enter < leave) & (leave > 0) & (self.seen[sample] != place + 1)
         self.lit[sample[np.flatnonzero(hidden)]] = 0
         near = np.maximum(1 - (point[0] ** 2 + point[1] ** 2) / _CONTACT**2, 0)
-        self.open[sample] *= 1 - 0.6 * near * near * np.clip(-point[2], 0, 1)
+        self.open[sample] *= 1 - 0.5 * near * near * np.clip(-point[2], 0, 1)
 
     def _spread(
         self, box: Ints, scene: Ints, place: int, *constants: Floats
@@ -201,8 +207,8 @@ class _Block:
         spread = [np.repeat(value[:, scene, place], rows * columns, axis=1) for value in constants]
         return np.repeat(start, width) + column, rays, spread
 
-    def ground_colour(self) -> Floats:
-        """The ground's share (3, B, size, size) of the pixels: texture by pixel, light by sample."""
+    def _ground_colour(self) -> Floats:
+        """The ground's share (3, B, size, size): texture by pixel, light by sample."""
         scenes = self.scenes
         middle = np.arange(self.size, dtype=np.float32) * _SAMPLES + np.float32(_SAMPLES / 2 - 0.5)
         corner, along, down = (part[..., None, None] for part in self.frame)  # (3, B, 1, 1)
@@ -227,43 +233,48 @@ class _Block:
         """Means (B, size, size) of the samples of every pixel."""
         rows = values.reshape(-1, self.size, _SAMPLES, self.samples)
         pairs = rows[:, :, 0] + rows[:, :, 1]
-        return (pairs[..., ::2] + pairs[..., 1::2]) / np.float32(_SAMPLES**2)
+        means: Floats = (pairs[..., ::2] + pairs[..., 1::2]) * np.float32(1 / _SAMPLES**2)
+        return means
 
-    def object_colour(self) -> Floats:
-        """The objects' share (3, B, size, size) of the pixels."""
+    def _object_colour(self) -> Floats:
+        """The objects' share (3, B, size, size)."""
         scenes, places = self.scenes, self.scenes.shape.shape[1]
         sample = np.flatnonzero(self.seen)
         line, column = sample // self.samples, sample % self.samples
         scene, row = line // self.samples, line % self.samples
         item = scene * places + self.seen[sample] - 1
 
-        def spread(value: Floats) -> Floats:
+        def spread(value: NDArray[Any]) -> NDArray[Any]:
             """Values (…, B, K) of the objects, (…, n) for the samples that see them."""
             return value.reshape(*value.shape[:-2], -1).take(item, axis=-1)
 
-        def scenic(value: Floats) -> Floats:
+        def over_scene(value: Floats) -> Floats:
             return value.T.take(scene, axis=-1)
 
         # All in the object's own frame, which shares the vertical with the world.
         corner, along, down = (spread(part) for part in self.rays)
         look = corner + row.astype(np.float32) * down + column.astype(np.float32) * along
-        normal = _normal(spread(scenes.shape), spread(self.origin) + self.depth[sample] * look)
+        point = spread(self.origin) + self.depth[sample] * look
+        normal = _normal(spread(scenes.shape), point)
         look /= np.sqrt(_dot(look, look))
         light, lit, open_ = spread(self.light), self.lit[sample], self.open[sample]
         half = light - look
-        gloss = np.maximum(_dot(normal, half), 0) / np.sqrt(_dot(half, half))
+        gloss = np.maximum(_dot(normal, half) / np.sqrt(_dot(half, half)), np.float32(0))
         broad = _squared(gloss, 4)
-        shine = np.where(spread(scenes.material) == METAL, 0.9 * _squared(broad, 2), 0.1 * broad)
-        direct = scenic(scenes.light_colour)
-        sky = scenic(scenes.sky)
-        bounce = scenic(scenes.ground[:, 0] * (scenes.sky + 0.5 * scenes.light_colour)) * open_
+        metal = spread(scenes.material == METAL).astype(np.float32)
+        shine = 0.06 * broad + metal * (0.14 * broad + 1.2 * _squared(broad, 2))
+        direct = over_scene(scenes.light_colour)
+        sky = over_scene(scenes.sky)
+        bounce = over_scene(scenes.ground[:, 0] * (scenes.sky + 0.5 * scenes.light_colour)) * open_
         diffuse = sky * ((0.6 + 0.4 * normal[2]) * open_) + bounce * (0.2 - 0.2 * normal[2])
         diffuse += direct * (np.maximum(_dot(normal, light), 0) * lit)
-        mirror = look[2] - 2 * _dot(normal, look) * normal[2]  # height of the reflected ray
-        above = np.clip(0.5 + 2.5 * mirror, 0, 1)
-        around = sky * ((2.4 - 1.6 * np.abs(mirror)) * above) + bounce * (0.6 - 0.6 * above)
-        metal = spread(scenes.material).astype(np.float32)
-        shown = diffuse * (1 - 0.7 * metal) + around * (0.9 * metal)
+        # Metal shows a room whose walls are near: a bright band above a dark floor. The height at
+        # which the reflected ray meets them gives flat faces a gradient too.
+        height = look[2] - 2 * _dot(normal, look) * normal[2] + 0.45 * point[2] + 0.45
+        above = np.clip(0.5 + 3 * height, 0, 1)
+        glow = np.maximum(2.8 - 2.1 * height, 0.2)
+        around = sky * (glow * above) + bounce * (0.3 - 0.3 * above)
+        shown = diffuse * (1 - 0.75 * metal) + around * metal
         shown *= spread(np.moveaxis(scenes.colour, -1, 0))
         shown += direct * (shine * lit)
         shape = (len(scenes.count), self.size, self.size)
@@ -327,7 +338,7 @@ def _interval(shape: int, origin: Floats, rays: Floats) -> tuple[Floats, Floats]
 
 
 def _slab(origin: Floats, rays: Floats) -> tuple[Floats, Floats]:
-    inverse = 1 / rays
+    inverse = np.float32(1) / rays
     middle, reach = -origin * inverse, np.abs(inverse)
     return middle - reach, middle + reach
 

@@ -10,7 +10,7 @@ average of pixels tells what is there. Labels come from the description, whateve
   depth taken into account, in the picture, both by a clear margin.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -23,37 +23,40 @@ from flexpredict.data.random import uniforms
 from flexpredict.data.render import CUBE, EXTENT, Rendering, Scenes, render
 
 Doubles = NDArray[np.float64]
+_Part = tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]  # images and labels
 
 __all__ = ["TASKS", "Rendering", "Scenes", "describe", "labels", "render", "render_set"]
 
 MOST, FEWEST = 10, 3
-DIST_EDGES = (7.0, 7.6, 8.2, 8.8, 9.4)
+DIST_EDGES = (8.0, 8.5, 9.0, 9.4, 9.8)
 TASKS = {"count": MOST - FEWEST + 1, "dist": len(DIST_EDGES) + 1, "class": 6}
 
 # Depths between which centres are placed; the nearest one allowed differs between scenes, as else
 # ten objects would always reach the front and `dist` would follow from `count`.
-_NEAR, _NEAR_SPAN, _FAR = 7.4, 2.6, 12.2
+_NEAR, _NEAR_SPAN, _FAR = 7.1, 2.9, 12.2
 _TRIES = 48
 _GAP = 0.1
-_APART = 0.9  # of the larger one's radius in the picture: no object hides another entirely
+_APART = 1.05  # of the larger one's radius in the picture: no object hides another entirely
 _BLOCK = 128  # scenes made at a time by `render_set`
 _RUNNER_UP = 0.75  # of the largest object's size and apparent size, at most
 
-# Gamma-2 colours of objects, in the manner of CLEVR: grey, red, blue, green, brown, purple, cyan,
-# yellow, and orange, white and near-black beside them.
+# Colours of objects, for a gamma of 2. Their mean is neutral and, with its shadow, an object is on
+# average as bright as the ground, so that a region's mean does not betray it.
 _PALETTE = np.array(
     [
-        (0.55, 0.55, 0.55),
-        (0.80, 0.17, 0.15),
-        (0.17, 0.32, 0.82),
-        (0.15, 0.55, 0.20),
-        (0.52, 0.32, 0.15),
-        (0.52, 0.22, 0.72),
-        (0.20, 0.75, 0.78),
-        (0.93, 0.82, 0.20),
-        (0.95, 0.50, 0.12),
-        (0.90, 0.90, 0.88),
-        (0.20, 0.20, 0.22),
+        (0.62, 0.62, 0.64),  # grey
+        (0.84, 0.18, 0.18),  # red
+        (0.18, 0.34, 0.92),  # blue
+        (0.18, 0.62, 0.26),  # green
+        (0.55, 0.36, 0.20),  # brown
+        (0.58, 0.28, 0.85),  # purple
+        (0.22, 0.80, 0.86),  # cyan
+        (0.95, 0.85, 0.24),  # yellow
+        (0.95, 0.52, 0.14),  # orange
+        (0.95, 0.58, 0.80),  # pink
+        (0.45, 0.68, 1.00),  # sky
+        (0.94, 0.94, 0.94),  # white
+        (0.20, 0.20, 0.24),  # black
     ]
 )
 
@@ -113,8 +116,8 @@ def _unit(vector: Doubles) -> Doubles:
 def _camera(draw: Doubles) -> tuple[Doubles, Doubles, Doubles]:
     """Eye (B, 3), axes (B, 3, 3) and focal length (B,) of a camera that looks down at the scene."""
     wobble = 2 * draw - 1
-    eye = np.array([0.0, -7.0, 6.3]) + wobble[:, :3] * np.array([0.6, 0.35, 0.35])
-    target = np.array([0.0, 0.1, 0.2]) + wobble[:, 3:6] * np.array([0.25, 0.2, 0.1])
+    eye = np.array([0.0, -7.0, 6.3]) + wobble[:, :3] * np.array([0.6, 0.2, 0.15])
+    target = np.array([0.0, 0.6, 0.2]) + wobble[:, 3:6] * np.array([0.25, 0.1, 0.05])
     forward = _unit(target - eye)
     x, y, z = forward.T
     right = _unit(np.stack([y, -x, 0 * z], axis=-1))
@@ -149,15 +152,15 @@ def _place(
         here, before = np.s_[:, place, None], np.s_[:, None, :place]
         across, ahead = np.moveaxis(tries[:, place], -1, 0)  # (B, T)
         if place == 0:
-            depth = near + (_FAR - near) * 0.55 * ahead  # the largest is not the farthest
-            big = _between(0.85, 1.1, draw[here]) + 0 * depth
+            depth = near + (_FAR - near) * (0.06 + 0.5 * ahead)  # neither nearest nor farthest
+            big = _between(0.95, 1.2, draw[here]) + 0 * depth
         else:
             depth = near + (_FAR - near) * ahead
             most = _RUNNER_UP * size[:, :1] * np.minimum(1, depth / view[:, :1, 2])
             big = np.minimum(_between(0.42, 0.75, draw[here]), most)
         height = extent[here] * big
-        # 1.2 sizes cover the corners of a turned cube, which lie outside the sphere of its size.
-        x = (2 * across - 1) * (half_frame - 1.2 * big / depth)
+        # 1.7 sizes hold the corners of a turned cube, and its nearer parts that look larger.
+        x = (2 * across - 1) * (half_frame - 1.7 * big / depth)
         y = ((height - eye[:, None, 2]) / depth - forward[..., 2]) / up[..., 2]
         spot = eye[:, None] + depth[..., None] * (
             forward + x[..., None] * right + y[..., None] * up
@@ -183,16 +186,16 @@ def _place(
 
 def _light(draw: Doubles) -> tuple[Doubles, Doubles, Doubles]:
     """Direction, colour and ambient light, (B, 3) each: from warm to cool, and dim to bright."""
-    light = _unit(np.concatenate([(2 * draw[:, :2] - 1) * 1.1, np.ones((len(draw), 1))], axis=1))
+    light = _unit(np.concatenate([(2 * draw[:, :2] - 1) * 0.9, np.ones((len(draw), 1))], axis=1))
     warmth = (2 * draw[:, 2:3] - 1) * np.array([0.16, 0.02, -0.2])
-    strength = _between(0.75, 1.45, draw[:, 3:4])
-    ambient = _between(0.22, 0.45, draw[:, 4:5])
+    strength = _between(0.65, 1.25, draw[:, 3:4])
+    ambient = _between(0.34, 0.55, draw[:, 4:5])
     return light, (1 + warmth) * strength, (1 - 0.5 * warmth) * ambient
 
 
 def _ground(draw: Doubles) -> tuple[Doubles, Doubles]:
     """Two tones (B, 2, 3) and a pattern (B, 7): tiles, stripes or clouds at any angle."""
-    grey = _between(0.25, 0.85, draw[:, :1])
+    grey = _between(0.18, 0.75, draw[:, :1])
     tone = np.clip(grey + (2 * draw[:, 1:4] - 1) * 0.09, 0, 1)
     other = np.clip(tone * _between(0.62, 1, draw[:, 4:5]) + (draw[:, 5:8] - 0.5) * 0.06, 0, 1)
     heading = _unit(np.stack([*(2 * draw[:, 8:10] - 1).T, 0 * draw[:, 8]], axis=-1))[:, :2]
@@ -208,7 +211,7 @@ def _ground(draw: Doubles) -> tuple[Doubles, Doubles]:
 def _colours(draw: Doubles) -> Doubles:
     """Linear colours (B, K, 3): the palette, each time a little different."""
     hue = _PALETTE[np.floor(draw[..., 0] * len(_PALETTE)).astype(np.intp)]
-    varied = hue * _between(0.75, 1.1, draw[..., 1:2]) + (draw[..., 2:5] - 0.5) * 0.1
+    varied = hue * _between(0.85, 1.25, draw[..., 1:2]) + (draw[..., 2:5] - 0.5) * 0.1
     return np.clip(varied, 0.02, 1) ** 2
 
 
@@ -237,7 +240,7 @@ def render_set(
     start: int = 0,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
-) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
+) -> _Part:
     """Images (count, size, size, 3) and labels of the scenes start … start + count − 1.
 
     `progress` is told, block by block, how many scenes are done. The result does not depend on
@@ -248,7 +251,7 @@ def render_set(
     firsts = range(0, count, _BLOCK)
     task = partial(_render_part, seed, size, start, count)
     with ExitStack() as stack:
-        parts = map(task, firsts)
+        parts: Iterator[_Part] = map(task, firsts)
         if workers > 1:
             pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
             parts = stack.enter_context(pool).map(task, firsts)
@@ -262,8 +265,6 @@ def render_set(
     return images, classes
 
 
-def _render_part(
-    seed: int, size: int, start: int, count: int, first: int
-) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
+def _render_part(seed: int, size: int, start: int, count: int, first: int) -> _Part:
     scenes = describe(seed, np.arange(start + first, start + min(first + _BLOCK, count)))
     return render(scenes, size).images, labels(scenes)

@@ -49,8 +49,8 @@ class Predictor(nn.Module):
     def init_weights(self) -> None:
         """Draws the weights anew; what only some variants have comes last, so that variants that
         start from one seed share all the weights they have in common."""
-        init_weights(self, depth_scaled=self.depth_scaled_init)
         nn.init.trunc_normal_(self.mask_token, std=0.02)
+        init_weights(self, depth_scaled=self.depth_scaled_init)
         if self.predictor_pos_embed.requires_grad:  # learned, Table 6
             nn.init.normal_(self.predictor_pos_embed, std=0.02)
 

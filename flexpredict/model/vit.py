@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 # The predictors of base, large and huge are the paper's; giant's depth is I-JEPA's. Those of the
 # smaller ones keep the proportions of base: half the encoder's width.
 SHAPES = {
-    "vit_nano": Shape(96, 6, 3, 4.0, 48, 2),
+    "vit_nano": Shape(64, 4, 2, 4.0, 32, 2),
     "vit_tiny": Shape(192, 12, 3, 4.0, 96, 6),
     "vit_small": Shape(384, 12, 6, 4.0, 192, 6),
     "vit_base": Shape(768, 12, 12, 4.0, 384, 6),

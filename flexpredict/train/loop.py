@@ -26,7 +26,7 @@ from flexpredict.train.monitor import Monitor
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
-_FREE = {"workers", "log_every", "checkpoint_every", "keep_checkpoints", "epochs", "steps"}
+_FREE = {"data", "workers", "log_every", "checkpoint_every", "keep_checkpoints", "epochs", "steps"}
 _ASK_EVERY = 8  # steps between two rounds of asking all processes whether one was told to stop
 
 
@@ -66,6 +66,11 @@ def train(
     scaler = precision.grad_scaler(device, dtype)
     state = checkpoint.restore(run, objective, optimizer) if resume else None
     first = state["step"] if state else 0
+    if state and state["images"] != len(source):
+        raise ValueError(
+            f"{run} was started on {state['images']} images, not {len(source)}: resume it on the "
+            f"same images, or choose another --out"
+        )
     if state and scaler.is_enabled():
         scaler.load_state_dict(state["scaler"])
     if first >= schedule.steps and (run / WEIGHTS).exists():
@@ -77,7 +82,7 @@ def train(
 
     def save(step: int) -> None:
         if ranks.is_main:
-            extra = {"settings": settings.digest(), "scaler": scaler.state_dict()}
+            extra = {"images": len(source), "scaler": scaler.state_dict()}
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
         ranks.barrier()
 

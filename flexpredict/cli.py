@@ -1,0 +1,199 @@
+"""The command line: each command is a thin call into the API.
+
+Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signal after saving.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import flexpredict
+from flexpredict import config
+from flexpredict.train.loop import Interrupted, summary
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Pretrain Vision Transformers with StoP and I-JEPA.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; by default a GPU if there is one.")]
+
+
+@app.command()
+def pretrain(
+    data: Annotated[
+        str | None, typer.Argument(help="A folder of images, or `scenes` for the embedded ones.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The run folder to write.")] = Path("run"),
+    recipe: Annotated[str | None, typer.Option(help="A recipe: see `flexpredict recipes`.")] = None,
+    model: Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, …")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Pretrain an encoder on unlabelled images.
+
+    Example: `flexpredict pretrain photos/ --out run/ --model vit_small --set epochs=50`
+    """
+    values = config.parse_overrides(set_ or [])
+    if model is not None:
+        values["model"] = model
+    result = flexpredict.pretrain(data, out, recipe=recipe, resume=resume, device=device, **values)
+    if not _is_main():
+        return
+    if as_json:
+        _print_json(summary(result))
+    elif result.loss is None:
+        print(f"{result.run} is finished: {result.steps} steps. Nothing was left to do.")
+    else:
+        print(
+            f"{result.run}: {result.steps} steps, loss {result.loss:.4f}. "
+            f"Load it with flexpredict.load({str(result.run)!r})."
+        )
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("demo-run"),
+    minutes: Annotated[float, typer.Option(min=0.01, help="About how long, on 2 cores.")] = 5,
+    seed: Annotated[int, typer.Option(help="Another seed, another run.")] = 0,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Pretrain with and without StoP on embedded scenes, probe, compare. No data needed.
+
+    Example: `flexpredict demo --out demo-run/`
+    """
+    result = flexpredict.demo(out, minutes=minutes, seed=seed, device=device)
+    if as_json:
+        done = {"steps": result.steps, "seconds": round(result.seconds, 1)}
+        _print_json({**result.accuracies, **done, "report": str(result.report)})
+        return
+    _print_accuracies(result.accuracies)
+    print(
+        f"Ridge probes on frozen features, 4,000 test scenes, {result.steps} steps of "
+        f"pretraining, seed {seed}.\nAt this size the demo shows that pretraining works; it makes "
+        f"no claim about StoP against deterministic positions.\nReport: {result.report}"
+    )
+
+
+@app.command()
+def features(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    data: Annotated[str, typer.Option(help="A folder of images, or `scenes`.")],
+    out: Annotated[Path, typer.Option(help="The .npz file to write.")],
+    encoder: Annotated[
+        Literal["target", "context"], typer.Option(help="Which of the run's encoders.")
+    ] = "target",
+    layers: Annotated[int, typer.Option(min=1, help="How many last layers, side by side.")] = 1,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Write the frozen features of a folder of images.
+
+    Example: `flexpredict features run/ --data photos/ --out features.npz`
+    """
+    if out.suffix != ".npz":
+        raise ValueError(f"--out {out}: features are written as an .npz file")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}")
+    found = flexpredict.features(run, data, encoder=encoder, layers=layers, device=device)
+    arrays = {"features": found.features, "names": np.array(found.names)}
+    if found.labels is not None:
+        arrays |= {"labels": found.labels, "classes": np.array(found.classes)}
+    temporary = out.with_name(f".{os.getpid()}-{out.name}")
+    np.savez(temporary, allow_pickle=False, **arrays)
+    temporary.replace(out)
+    count, width = found.features.shape
+    if as_json:
+        _print_json({"out": str(out), "images": count, "width": width, "encoder": encoder})
+    else:
+        print(f"{out}: {count} images x {width} features of the {encoder} encoder")
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="A recipe to print.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the recipes, or print one.
+
+    Example: `flexpredict recipes paper/stop-vit-b16`
+    """
+    if name is not None:
+        settings = config.settings_from({}, recipe=name)
+        if as_json:
+            _print_json(settings.model_dump(mode="json"))
+        else:
+            print(config.recipe_text(name.partition("@")[0]), end="")
+        return
+    listing = {recipe: list(config.recipe_variants(recipe)) for recipe in config.recipe_names()}
+    if as_json:
+        _print_json(listing)
+        return
+    for recipe, variants in listing.items():
+        print(recipe)
+        for variant in variants:
+            print(f"  {recipe}@{variant}")
+
+
+def _print_accuracies(accuracies: Mapping[str, Mapping[str, float]]) -> None:
+    names = {
+        "majority": "majority class",
+        "pixels": "pixel block means",
+        "untrained": "untrained encoder",
+        "deterministic": "deterministic positions",
+        "stop": "StoP",
+    }
+    table = Table()
+    table.add_column("test accuracy, %")
+    tasks = list(next(iter(accuracies.values())))
+    for task in tasks:
+        table.add_column({"dist": "distance"}.get(task, task), justify="right")
+    table.add_column("mean", justify="right")
+    for row, values in accuracies.items():
+        numbers = [values[task] for task in tasks]
+        mean = sum(numbers) / len(numbers)
+        table.add_row(names[row], *(f"{number:.1f}" for number in [*numbers, mean]))
+    Console().print(table)
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value))
+
+
+def _is_main() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def main() -> None:
+    """Runs a command; what goes wrong is one sentence on standard error and an exit code."""
+    try:
+        app()
+    except ValueError as error:
+        _fail(str(error), 2)
+    except Interrupted as error:
+        _fail(str(error), 75)
+    except (FloatingPointError, OSError) as error:
+        _fail(str(error), 1)
+
+
+def _fail(sentence: str, code: int) -> None:
+    if _is_main():
+        print(f"flexpredict: {sentence}", file=sys.stderr)
+    sys.exit(code)

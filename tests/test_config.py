@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import pytest
+
+from flexpredict import config
+
+
+def _all_recipes() -> list[str]:
+    names = []
+    for recipe in config.recipe_names():
+        names += [recipe, *(f"{recipe}@{variant}" for variant in config.recipe_variants(recipe))]
+    return names
+
+
+@pytest.mark.parametrize("name", _all_recipes())
+def test_recipes__are_valid_settings(name: str) -> None:
+    config.settings_from({}, recipe=name)
+
+
+@pytest.mark.parametrize("name", config.recipe_names())
+def test_recipes__open_with_their_command(name: str) -> None:
+    header = [line for line in config.recipe_text(name).splitlines() if line.startswith("#")]
+    assert any(f"--recipe {name}" in line or f"flexpredict {name}" in line for line in header)
+    assert any("Hardware" in line for line in header)
+
+
+def test_recipes__every_row_of_the_ablations_is_there() -> None:
+    variants = set(config.recipe_variants("paper/ablation-vit-b16"))
+    assert {"table6-sincos", "table6-learned", "table6-stop"} <= variants
+    assert {"table7-none", "table7-context", "table7-both", "table7-masked"} <= variants
+    assert {"table8-bilinear", "table8-max"} <= variants
+    for std in ("0.1", "0.25", "0.6"):
+        assert {f"figure3-learned-{std}", f"figure3-fixed-{std}", f"figure4-{std}"} <= variants
+
+
+def test_settings__last_word_wins() -> None:
+    settings = config.settings_from({"lr": 5e-4}, recipe="paper/ablation-vit-b16@table7-context")
+    assert settings.lr == 5e-4
+    assert settings.noise_on == "context"
+    assert settings.epochs == 300
+    assert settings.model == "vit_base"
+
+
+def test_settings__epochs_unset_steps_and_the_other_way_round() -> None:
+    assert config.settings_from({"steps": 10}).epochs is None
+    both = config.settings_from({"epochs": 2}, recipe="demo")
+    assert both.steps is None
+    with pytest.raises(ValueError, match="either epochs or steps"):
+        config.settings_from({"epochs": 1, "steps": 10})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"noise_sdt": 0.1}, "there is no setting 'noise_sdt': did you mean noise_std?"),
+        ({"batch_size": "many"}, "batch_size='many' does not fit"),
+        ({"batch_size": 0}, "batch_size=0 does not fit"),
+        ({"positions": "random"}, "positions='random' does not fit"),
+        ({"lr": float("nan")}, "lr=nan does not fit"),
+        ({"batch_size": 10, "accumulate": 3}, "does not divide into accumulate=3"),
+    ],
+)
+def test_settings__wrong_values_get_one_sentence(
+    values: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match="") as caught:
+        config.settings_from(values)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_recipes__unknown_names_get_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean paper/stop-vit-b16"):
+        config.settings_from({}, recipe="paper/stop-vitb16")
+    with pytest.raises(ValueError, match="has no variant 'tabel7'"):
+        config.settings_from({}, recipe="paper/ablation-vit-b16@tabel7")
+    with pytest.raises(ValueError, match="no such file"):
+        config.settings_from({}, recipe=str(tmp_path / "mine.yaml"))
+
+
+def test_recipes__own_file_with_a_base(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: small/stop-vit-t8-64\nlr: 1e-4\n")
+    settings = config.settings_from({}, recipe=str(path))
+    assert (settings.lr, settings.model) == (1e-4, "vit_tiny")
+    path.write_text("- a list\n")
+    with pytest.raises(ValueError, match="expected lines of `name: value`"):
+        config.settings_from({}, recipe=str(path))
+
+
+def test_overrides__values_are_yaml() -> None:
+    values = config.parse_overrides(["lr=1e-3", "image_size=[96,64]", "tied=false", "steps=null"])
+    assert values == {"lr": 1e-3, "image_size": [96, 64], "tied": False, "steps": None}
+    with pytest.raises(ValueError, match="key=value, not 'lr'"):
+        config.parse_overrides(["lr"])
+
+
+def test_settings__survive_their_file(tmp_path: Path) -> None:
+    settings = config.settings_from({"image_size": (96, 64)}, recipe="paper/stop-vit-h14")
+    path = tmp_path / "config.yaml"
+    path.write_text(settings.to_yaml())
+    assert config.read_settings(path) == settings
+
+
+def test_digest__says_what_changes_results() -> None:
+    plain = config.settings_from({})
+    assert config.settings_from({"workers": 3, "log_every": 7}).digest() == plain.digest()
+    assert config.settings_from({"noise_std": 0.26}).digest() != plain.digest()
