@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -24,3 +25,28 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def vectors() -> dict[str, dict[str, np.ndarray]]:
     """Every fixture file as a dictionary of arrays."""
     return {path.stem: dict(np.load(path)) for path in FIXTURES.glob("*.npz")}
+
+
+@pytest.fixture(scope="session")
+def pictures() -> np.ndarray:
+    """96 small pictures with structure: coloured discs on a gradient, (96, 32, 32, 3) uint8."""
+    rng = np.random.default_rng(0)
+    row, column = np.mgrid[:32, :32]
+    images = np.empty((96, 32, 32, 3), dtype=np.uint8)
+    for image in images:
+        image[:] = np.linspace(rng.integers(200), rng.integers(200), 32)[:, None, None]
+        for _ in range(3):
+            y, x, radius = rng.integers(32), rng.integers(32), rng.integers(4, 9)
+            image[(row - y) ** 2 + (column - x) ** 2 < radius**2] = rng.integers(0, 256, 3)
+    return images
+
+
+@pytest.fixture(scope="session")
+def photos(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same pictures as PNG files in two folders."""
+    folder = tmp_path_factory.mktemp("photos")
+    for index, picture in enumerate(pictures):
+        path = folder / ("left" if index % 2 else "right") / f"{index:03d}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(picture).save(path)
+    return folder

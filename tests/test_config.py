@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,8 @@ def test_settings__epochs_unset_steps_and_the_other_way_round() -> None:
 def test_settings__wrong_values_get_one_sentence(
     values: dict[str, object], sentence: str
 ) -> None:
-    with pytest.raises(ValueError, match="") as caught:
+    with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
         config.settings_from(values)
-    assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

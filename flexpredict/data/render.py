@@ -173,7 +173,7 @@ class _Block:
         """Keep these objects where they are nearer than what was drawn before."""
         sample, rays, (origin,) = self._spread(self.body_box, scene, place, self.origin)
         enter, leave = _interval(shape, origin, rays)
-        nearer = np.flatnonzero((enter < leave) & (enter < self.depth[sample]))
+        nearer = np.flatnonzero((enter < leave) & (enter > 0) & (enter < self.depth[sample]))
         self.depth[sample[nearer]] = enter[nearer]
         self.seen[sample[nearer]] = place + 1
 

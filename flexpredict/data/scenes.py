@@ -28,7 +28,7 @@ _Part = tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]  # images and lab
 __all__ = ["TASKS", "Rendering", "Scenes", "describe", "labels", "render", "render_set"]
 
 MOST, FEWEST = 10, 3
-DIST_EDGES = (8.0, 8.5, 9.0, 9.4, 9.8)
+DIST_EDGES = (8.0, 8.5, 9.0, 9.4, 9.8)  # about a sixth of the scenes in each bin
 TASKS = {"count": MOST - FEWEST + 1, "dist": len(DIST_EDGES) + 1, "class": 6}
 
 # Depths between which centres are placed; the nearest one allowed differs between scenes, as else
@@ -40,8 +40,8 @@ _APART = 1.05  # of the larger one's radius in the picture: no object hides anot
 _BLOCK = 128  # scenes made at a time by `render_set`
 _RUNNER_UP = 0.75  # of the largest object's size and apparent size, at most
 
-# Colours of objects, for a gamma of 2. Their mean is neutral and, with its shadow, an object is on
-# average as bright as the ground, so that a region's mean does not betray it.
+# Colours of objects, for a gamma of 2. On average they are neutral and about as bright as the
+# grounds, so that a region's mean does not betray an object.
 _PALETTE = np.array(
     [
         (0.62, 0.62, 0.64),  # grey
@@ -80,7 +80,7 @@ def describe(seed: int, indices: NDArray[np.integer]) -> Scenes:
     )
     tangent = draws(5, MOST)  # of half the angle: a quarter turn is all that shows
     turn = np.stack([1 - tangent**2, 2 * tangent], axis=-1) / (1 + tangent**2)[..., None]
-    light, light_colour, sky = _light(draws(6, 9))
+    light, light_colour, sky = _light(draws(6, 5))
     ground, texture = _ground(draws(7, 15))
     values = {
         "size": size,

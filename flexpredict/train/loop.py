@@ -2,6 +2,7 @@
 
 import math
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -54,7 +55,7 @@ def train(
     schedule = build.build_schedule(settings, per_epoch)
     _check_accumulation(settings, batches.share)
     if ranks.is_main:
-        prepare_folder(run, settings, resume=resume)
+        _check_folder(run, settings, resume=resume)
     ranks.barrier()
 
     objective.to(device).train()
@@ -78,6 +79,7 @@ def train(
     model = objective if ranks.world == 1 else DistributedDataParallel(objective)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
     if ranks.is_main:
+        checkpoint.write_text(run / CONFIG, settings.to_yaml())
         describe_encoder(run, objective.encoders["target"], about)
 
     def save(step: int) -> None:
@@ -182,7 +184,7 @@ def train(
     return Result(run, schedule.steps, time.monotonic() - started, value)
 
 
-def prepare_folder(run: Path, settings: Settings, *, resume: bool) -> None:
+def _check_folder(run: Path, settings: Settings, *, resume: bool) -> None:
     """Makes the run folder, or makes sure that the one that is there is this run's."""
     config = run / CONFIG
     if config.exists():
@@ -195,7 +197,8 @@ def prepare_folder(run: Path, settings: Settings, *, resume: bool) -> None:
         raise ValueError(f"{run} is not empty and holds no run: choose another --out")
     try:
         run.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_text(config, settings.to_yaml())
+        with tempfile.TemporaryFile(dir=run):
+            pass
     except OSError as error:
         raise ValueError(f"{run} cannot be written: {error.strerror}") from None
 

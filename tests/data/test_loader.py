@@ -1,0 +1,174 @@
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from flexpredict.data.decode import BadImage, decode
+from flexpredict.data.loader import Batches, Order, central_images, load
+from flexpredict.data.sources import FolderSource, MemorySource, open_source
+
+
+def _photos(folder: Path, count: int = 12) -> Path:
+    """Images of unlike sizes and types in nested folders."""
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        name = folder / ("a" if index % 2 else "b") / f"{index:02d}.{('jpg', 'png', 'webp')[index % 3]}"
+        name.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (40 + index, 60 - index, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(name)
+    return folder
+
+
+def _batches(source: MemorySource | FolderSource, rank: int = 0, world: int = 1) -> Batches:
+    return Batches(source, Order(len(source), 4, seed=1), image_size=(16, 24), rank=rank, world=world)
+
+
+def test_folder__any_depth_with_labels_by_first_level(tmp_path: Path) -> None:
+    source = open_source(_photos(tmp_path))
+    assert len(source) == 12
+    assert source.classes == ["a", "b"]
+    assert source.labels is not None
+    assert [source.name(i)[0] for i in range(12)] == ["ab"[label] for label in source.labels]
+    (tmp_path / "loose.png").touch()
+    assert open_source(tmp_path).labels is None  # a file beside the folders: no classes
+
+
+def test_folder__links_in_a_loop_end(tmp_path: Path) -> None:
+    _photos(tmp_path)
+    (tmp_path / "a" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    assert len(FolderSource(tmp_path)) == 12
+
+
+def test_folder__missing_and_empty_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such folder"):
+        open_source(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no images"):
+        open_source(tmp_path)
+    (tmp_path / "file.txt").write_text("x")
+    with pytest.raises(ValueError, match="is a file: expected a folder"):
+        open_source(tmp_path / "file.txt")
+
+
+def test_memory__wrong_arrays_are_refused() -> None:
+    with pytest.raises(ValueError, match="not float64 of shape"):
+        open_source(np.zeros((2, 4, 4, 3)))  # type: ignore[arg-type]
+
+
+def test_decode__formats(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    for kind, image in {
+        "PNG": Image.fromarray(pixels),
+        "GIF": Image.fromarray(pixels).quantize(),
+        "JPEG": Image.fromarray(pixels).convert("CMYK"),
+        "TIFF": Image.fromarray(pixels).convert("L"),
+        "WEBP": Image.fromarray(pixels).convert("RGBA"),
+    }.items():
+        data = io.BytesIO()
+        image.save(data, format=kind)
+        assert decode(data.getvalue()).shape == (20, 30, 3)
+    jpeg = io.BytesIO()
+    Image.fromarray(pixels).save(jpeg, format="JPEG")
+    with Image.open(jpeg) as opened:
+        assert np.array_equal(decode(jpeg.getvalue()), np.asarray(opened))  # the fast path
+
+
+def test_decode__exif_orientation() -> None:
+    image = Image.new("RGB", (30, 20))
+    exif = image.getexif()
+    exif[0x0112] = 6  # rotate by 90°
+    data = io.BytesIO()
+    image.save(data, format="JPEG", exif=exif)
+    assert decode(data.getvalue()).shape == (30, 20, 3)
+
+
+@pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff broken"])
+def test_decode__rotten_bytes(data: bytes) -> None:
+    with pytest.raises(BadImage):
+        decode(data)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches__do_not_depend_on_workers(tmp_path: Path, workers: int) -> None:
+    batches = _batches(FolderSource(_photos(tmp_path)))
+    direct = [batches[step] for step in range(6)]
+    loaded = list(load(batches, range(6), workers=workers))
+    for one, two in zip(direct, loaded, strict=True):
+        assert torch.equal(one.images, two.images)
+        assert torch.equal(one.indices, two.indices)
+        assert torch.equal(one.draws, two.draws)
+    assert direct[0].images.shape == (4, 3, 16, 24)
+
+
+def test_batches__ranks_share_the_batch() -> None:
+    source = MemorySource(np.random.default_rng(0).integers(0, 256, (10, 20, 20, 3), dtype=np.uint8))
+    whole = _batches(source)[3]
+    parts = [_batches(source, rank, 2)[3] for rank in range(2)]
+    assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
+    assert [part.place for part in parts] == [whole.place, whole.place + 2]
+
+
+def test_batches__an_epoch_sees_each_image_once_and_drops_the_rest() -> None:
+    source = MemorySource(np.zeros((10, 8, 8, 3), dtype=np.uint8))
+    batches = _batches(source)
+    assert batches.order.steps_per_epoch == 2
+    first = torch.cat([batches[step].indices for step in range(2)])
+    second = torch.cat([batches[step].indices for step in range(2, 4)])
+    assert len(set(first.tolist())) == len(set(second.tolist())) == 8
+    assert first.tolist() != second.tolist()
+    assert (batches[2].epoch, batches[2].place) == (1, 0)
+
+
+def test_batches__crops_are_a_function_of_epoch_and_sample() -> None:
+    rng = np.random.default_rng(0)
+    source = MemorySource(rng.integers(0, 256, (8, 30, 30, 3), dtype=np.uint8))
+    batches = _batches(source)
+    epochs = []
+    for epoch in range(2):
+        seen = {}
+        for step in range(2 * epoch, 2 * epoch + 2):
+            batch = batches[step]
+            seen |= {int(i): image for i, image in zip(batch.indices, batch.images, strict=True)}
+        epochs.append(seen)
+    assert all(not torch.equal(epochs[0][i], epochs[1][i]) for i in range(8))
+
+
+def test_batches__too_few_images_or_uneven_ranks_are_refused() -> None:
+    source = MemorySource(np.zeros((3, 8, 8, 3), dtype=np.uint8))
+    with pytest.raises(ValueError, match="3 images do not fill a batch of 4"):
+        _batches(source)
+    source = MemorySource(np.zeros((9, 8, 8, 3), dtype=np.uint8))
+    with pytest.raises(ValueError, match="batch_size=4 does not divide over 3 processes"):
+        _batches(source, 0, 3)
+
+
+def test_batches__rotten_files_are_replaced_and_named(tmp_path: Path) -> None:
+    folder = _photos(tmp_path)
+    (folder / "a" / "01.png").write_bytes(b"not an image")
+    (folder / "b" / "02.webp").write_bytes(b"")
+    source = FolderSource(folder)
+    rejected: dict[int, str] = {}
+    for step in range(3):
+        batch = _batches(source)[step]
+        assert batch.images.shape == (4, 3, 16, 24)
+        rejected |= batch.rejected
+    assert {source.name(i) for i in rejected} == {os.path.join("a", "01.png"), os.path.join("b", "02.webp")}
+
+
+def test_batches__nothing_usable_stops_with_a_sentence(tmp_path: Path) -> None:
+    for index in range(5):
+        (tmp_path / f"{index}.png").write_bytes(b"nothing")
+    source = FolderSource(tmp_path)
+    with pytest.raises(ValueError, match="images in a row cannot be used"):
+        _batches(source)[0]
+
+
+def test_central_images__evaluation_refuses_rotten_files(tmp_path: Path) -> None:
+    source = FolderSource(_photos(tmp_path))
+    assert central_images(source, 0, 5, (16, 16)).shape == (5, 3, 16, 16)
+    (tmp_path / "a" / "01.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"01.png cannot be used: the file is empty"):
+        central_images(FolderSource(tmp_path), 0, 12, (16, 16))
