@@ -1,0 +1,113 @@
+"""The command line as people and scripts use it: exit codes, sentences, one JSON object."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flexpredict import cli
+
+FAST = [
+    "--set=model=vit_nano", "--set=patch_size=4", "--set=image_size=32", "--set=batch_size=16",
+    "--set=steps=3", "--set=workers=0",
+]  # fmt: skip
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    monkeypatch.setattr(sys, "argv", ["flexpredict", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(caught.value.code or 0), out, err
+
+
+def test_pretrain_and_features__from_the_shell(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "features.npz"
+    code, text, _ = _run(monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--json")
+    assert code == 0
+    assert json.loads(text)["steps"] == 3
+    code, text, _ = _run(
+        monkeypatch, capsys, "features", str(run), "--data", str(photos), "--out", str(out),
+        "--layers", "2", "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(text) == {"out": str(out), "images": 96, "width": 128, "encoder": "target"}
+    with np.load(out) as file:
+        assert file["features"].shape == (96, 128)
+        assert file["classes"].tolist() == ["left", "right"]
+        assert len(file["names"]) == len(file["labels"]) == 96
+    code, text, _ = _run(monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--resume")
+    assert code == 0
+    assert "Nothing was left to do" in text
+
+
+def test_wrong_input__one_sentence_exit_2_nothing_written(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "thesis.tex").write_text("years of work")
+    new = str(tmp_path / "new")
+    cases = {
+        "no such folder": ["pretrain", str(tmp_path / "nowhere"), "--out", new, *FAST],
+        "holds no images": ["pretrain", str(empty), "--out", new, *FAST],
+        "no images were named": ["pretrain", "--out", new, *FAST],
+        "did you mean noise_std": ["pretrain", str(photos), "--out", new, *FAST, "--set=noise_st=1"],
+        "batch_size='x' does not fit": ["pretrain", str(photos), "--out", new, "--set=batch_size=x"],
+        "does not divide into patches of 5": ["pretrain", str(photos), "--out", new, *FAST, "--set=patch_size=5"],
+        "fill a batch of 500": ["pretrain", str(photos), "--out", new, *FAST, "--set=batch_size=500"],
+        "is not known": ["pretrain", str(photos), "--out", new, *FAST, "--model", "resnet"],
+        "there is no recipe": ["pretrain", str(photos), "--out", new, "--recipe", "best"],
+        "at least 4x4 patches": ["pretrain", str(photos), "--out", new, *FAST, "--set=patch_size=16"],
+        "is not empty and holds no run": ["pretrain", str(photos), "--out", str(full), *FAST],
+        "cannot be written": ["pretrain", str(photos), "--out", "/proc/run", *FAST],
+        "is no run": ["features", str(empty), "--data", str(photos), "--out", str(tmp_path / "f.npz")],
+        "written as an .npz": ["features", str(empty), "--data", str(photos), "--out", "f.csv"],
+        "there is no folder": ["features", str(empty), "--data", str(photos), "--out", "no/f.npz"],
+    }  # fmt: skip
+    for sentence, arguments in cases.items():
+        code, out, err = _run(monkeypatch, capsys, *arguments)
+        assert code == 2, (sentence, err)
+        assert sentence in err
+        assert err.startswith("flexpredict: ")
+        assert err.count("\n") == 1, err
+        assert out == ""
+    assert not Path(new).exists()
+    assert (full / "thesis.tex").read_text() == "years of work"
+    assert list(empty.iterdir()) == []
+
+
+def test_recipes__listed_and_printed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    code, text, _ = _run(monkeypatch, capsys, "recipes")
+    assert code == 0
+    assert "paper/ablation-vit-b16@table7-context" in text
+    code, text, _ = _run(monkeypatch, capsys, "recipes", "paper/stop-vit-h14", "--json")
+    assert json.loads(text)["patch_size"] == 14
+
+
+@pytest.mark.parametrize("command", ["pretrain", "demo", "features", "recipes"])
+def test_help__shows_an_example(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    code, text, _ = _run(monkeypatch, capsys, command, "--help")
+    assert code == 0
+    assert f"flexpredict {command}" in text
+
+
+def test_module__runs_as_a_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flexpredict", "pretrain", str(tmp_path / "nowhere")],
+        capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
