@@ -360,7 +360,7 @@ def test_tasks__need_more_than_block_means() -> None:
     images, known = render_set(3, train + 4000, size=64)
     classes = {task: torch.from_numpy(value) for task, value in known.items()}
     linear = block_mean_accuracy(images, classes, train)
-    vit = vit_accuracy(torch.from_numpy(images), classes, train, epochs=15)
+    vit = vit_accuracy(torch.from_numpy(images), classes, train, epochs=10)
     print({"block means": linear, "ViT": vit})
     for task in TASKS:
         assert vit[task] >= linear[task] + 0.10, (task, linear, vit)
