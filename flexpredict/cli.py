@@ -189,7 +189,7 @@ def main() -> None:
         _fail(str(error), 2)
     except Interrupted as error:
         _fail(str(error), 75)
-    except (FloatingPointError, OSError) as error:
+    except (FloatingPointError, RuntimeError, OSError) as error:
         _fail(str(error), 1)
 
 

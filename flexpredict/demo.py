@@ -12,11 +12,10 @@ from flexpredict.build import build_encoder, image_size
 from flexpredict.config import Settings, settings_from
 from flexpredict.data.sources import open_source
 from flexpredict.engine.checkpoint import write_text
-from flexpredict.engine.distributed import processes
 from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
 from flexpredict.report.page import write_demo_page
-from flexpredict.train.loop import train
+from flexpredict.train.together import Job, train_together
 
 RUNS = {"deterministic": "sincos", "stop": "stop"}
 TEST_SCENES = 4_000
@@ -41,13 +40,13 @@ def run_demo(out: Path, *, minutes: float, seed: int, device: str | None = None)
     settings = demo_settings(minutes, seed)
     assert settings.data is not None
     size = image_size(settings)[0]
-    with processes(device) as ranks:
-        source = open_source(settings.data, image_size=size)
-        for name, positions in RUNS.items():
-            chosen = settings.model_copy(update={"positions": positions})
-            train(chosen, source, out / name, ranks, resume=True)
-        if not ranks.is_main:
-            raise SystemExit(0)
+    assert settings.steps is not None
+    source = open_source(settings.data, image_size=size)  # rendered once, for both runs
+    jobs = [
+        Job(settings.model_copy(update={"positions": positions}), out / name, settings.steps)
+        for name, positions in RUNS.items()
+    ]
+    train_together(jobs, device=device)
     tasks = SceneTasks.open(train=len(source), test=TEST_SCENES, size=size)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     accuracies = {
@@ -56,7 +55,6 @@ def run_demo(out: Path, *, minutes: float, seed: int, device: str | None = None)
         "untrained": tasks.probe(build_encoder(settings).eval().to(place)),
         **{name: tasks.probe(load_encoder(out / name).to(place)) for name in RUNS},
     }
-    assert settings.steps is not None
     report = out / "report.html"
     write_text(out / "results.json", json.dumps({"steps": settings.steps, **accuracies}, indent=2))
     write_demo_page(report, [out / name for name in RUNS], accuracies, source, settings)

@@ -31,7 +31,9 @@ def test_pretrain_and_features__from_the_shell(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "features.npz"
-    code, text, _ = _run(monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--json")
+    code, text, _ = _run(
+        monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--json"
+    )
     assert code == 0
     assert json.loads(text)["steps"] == 3
     code, text, _ = _run(
@@ -44,7 +46,9 @@ def test_pretrain_and_features__from_the_shell(
         assert file["features"].shape == (96, 128)
         assert file["classes"].tolist() == ["left", "right"]
         assert len(file["names"]) == len(file["labels"]) == 96
-    code, text, _ = _run(monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--resume")
+    code, text, _ = _run(
+        monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--resume"
+    )
     assert code == 0
     assert "Nothing was left to do" in text
 
@@ -58,23 +62,25 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
     full.mkdir()
     (full / "thesis.tex").write_text("years of work")
     new = str(tmp_path / "new")
+    train = ["pretrain", str(photos), "--out", new, *FAST]
+    features = ["features", str(empty), "--data", str(photos), "--out"]
     cases = {
         "no such folder": ["pretrain", str(tmp_path / "nowhere"), "--out", new, *FAST],
         "holds no images": ["pretrain", str(empty), "--out", new, *FAST],
         "no images were named": ["pretrain", "--out", new, *FAST],
-        "did you mean noise_std": ["pretrain", str(photos), "--out", new, *FAST, "--set=noise_st=1"],
-        "batch_size='x' does not fit": ["pretrain", str(photos), "--out", new, "--set=batch_size=x"],
-        "does not divide into patches of 5": ["pretrain", str(photos), "--out", new, *FAST, "--set=patch_size=5"],
-        "fill a batch of 500": ["pretrain", str(photos), "--out", new, *FAST, "--set=batch_size=500"],
-        "is not known": ["pretrain", str(photos), "--out", new, *FAST, "--model", "resnet"],
-        "there is no recipe": ["pretrain", str(photos), "--out", new, "--recipe", "best"],
-        "at least 4x4 patches": ["pretrain", str(photos), "--out", new, *FAST, "--set=patch_size=16"],
+        "did you mean noise_std": [*train, "--set=noise_st=1"],
+        "batch_size='x' does not fit": [*train, "--set=batch_size=x"],
+        "does not divide into patches of 5": [*train, "--set=patch_size=5"],
+        "fill a batch of 500": [*train, "--set=batch_size=500"],
+        "is not known": [*train, "--model", "resnet"],
+        "there is no recipe": [*train, "--recipe", "best"],
+        "at least 4x4 patches": [*train, "--set=patch_size=16"],
         "is not empty and holds no run": ["pretrain", str(photos), "--out", str(full), *FAST],
         "cannot be written": ["pretrain", str(photos), "--out", "/proc/run", *FAST],
-        "is no run": ["features", str(empty), "--data", str(photos), "--out", str(tmp_path / "f.npz")],
-        "written as an .npz": ["features", str(empty), "--data", str(photos), "--out", "f.csv"],
-        "there is no folder": ["features", str(empty), "--data", str(photos), "--out", "no/f.npz"],
-    }  # fmt: skip
+        "is no run": [*features, str(tmp_path / "f.npz")],
+        "written as an .npz": [*features, "f.csv"],
+        "there is no folder": [*features, "no/f.npz"],
+    }
     for sentence, arguments in cases.items():
         code, out, err = _run(monkeypatch, capsys, *arguments)
         assert code == 2, (sentence, err)
@@ -96,9 +102,7 @@ def test_recipes__listed_and_printed(monkeypatch: pytest.MonkeyPatch, capsys: An
 
 
 @pytest.mark.parametrize("command", ["pretrain", "demo", "features", "recipes"])
-def test_help__shows_an_example(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_help__shows_an_example(command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     code, text, _ = _run(monkeypatch, capsys, command, "--help")
     assert code == 0
     assert f"flexpredict {command}" in text

@@ -61,9 +61,7 @@ def test_settings__epochs_unset_steps_and_the_other_way_round() -> None:
         ({"batch_size": 10, "accumulate": 3}, "does not divide into accumulate=3"),
     ],
 )
-def test_settings__wrong_values_get_one_sentence(
-    values: dict[str, object], sentence: str
-) -> None:
+def test_settings__wrong_values_get_one_sentence(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
         config.settings_from(values)
     assert "\n" not in str(caught.value)

@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from flexpredict.engine.distributed import Ranks, StopSignal
 from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
 from flexpredict.health import projection_gauges
 from flexpredict.train.chunks import views_of
-from flexpredict.train.monitor import Monitor
+from flexpredict.train.monitor import Monitor, say
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
@@ -44,7 +44,13 @@ class Result:
 
 
 def train(
-    settings: Settings, source: Source, run: Path, ranks: Ranks, *, resume: bool = False
+    settings: Settings,
+    source: Source,
+    run: Path,
+    ranks: Ranks,
+    *,
+    resume: bool = False,
+    show: bool = True,
 ) -> Result:
     """Pretrains into a run folder; with `resume`, goes on where the folder's last session ended."""
     device = ranks.device
@@ -61,7 +67,7 @@ def train(
     objective.to(device).train()
     groups = optim.parameter_groups([objective.encoder, objective.predictor])
     optimizer = torch.optim.AdamW(
-        groups, lr=schedule.lr, betas=settings.betas, fused=device.type == "cuda"
+        groups, lr=schedule.lr, betas=settings.betas, fused=device.type in ("cpu", "cuda")
     )
     dtype = precision.compute_dtype(settings.precision, device)
     scaler = precision.grad_scaler(device, dtype)
@@ -91,19 +97,20 @@ def train(
     started = logged_at = time.monotonic()
     logged_step, value = first, None
     todo = range(first, schedule.steps)
-    title = f"{settings.model}/{settings.patch_size} {settings.objective}, {settings.positions}"
-    with (
-        StopSignal() as stop,
-        Monitor(
-            run, first=first, total=schedule.steps, title=title, active=ranks.is_main
-        ) as monitor,
-    ):
-        for line in _announce(settings, schedule, source, device, dtype, ranks):
-            monitor.say(line)
+    with StopSignal() as stop, ExitStack() as stack:
+        monitor = None
+        if ranks.is_main:
+            if show:
+                for line in _announce(settings, schedule, source, device, dtype, ranks):
+                    say(line)
+            monitor = stack.enter_context(
+                Monitor(run, name=run.name, first=first, total=schedule.steps, show=show)
+            )
         stream = loader.load(batches, todo, workers=_workers(settings))
         for step, batch in zip(todo, stream, strict=True):
-            for index, reason in batch.rejected.items():
-                monitor.reject(source.name(index), reason)
+            if monitor is not None:
+                for index, reason in batch.rejected.items():
+                    monitor.reject(source.name(index), reason)
             optim.set_step(optimizer.param_groups, schedule, step)
             images = batch.images.to(device, non_blocking=True)
             if settings.augment == "crop-flip-gray-blur":
@@ -142,7 +149,8 @@ def train(
             objective.update_target(schedule.ema(step))
 
             done = step + 1
-            monitor.advance(done)
+            if monitor is not None:
+                monitor.advance(done)
             if log:
                 value = float(ranks.mean(loss))
                 if not math.isfinite(value):
@@ -153,20 +161,20 @@ def train(
                 now = time.monotonic()
                 seen = (done - logged_step) * settings.batch_size
                 gauges = projection_gauges(objective.predictor, objective.encoder)
-                monitor.log(
-                    {
-                        "step": done,
-                        "epoch": round(done / per_epoch, 6),
-                        "loss": value,
-                        "lr": schedule.learning_rate(step),
-                        "weight_decay": schedule.weight_decay(step),
-                        "ema": schedule.ema(step),
-                        "gradient_norm": float(gradient) if gradient is not None else None,
-                        **{name: float(gauge) for name, gauge in gauges.items()},
-                        "images_per_second": round(seen / max(now - logged_at, 1e-9), 2),
-                        "seconds": round(now - started, 3),
-                    }
-                )
+                metrics = {
+                    "step": done,
+                    "epoch": round(done / per_epoch, 6),
+                    "loss": value,
+                    "lr": schedule.learning_rate(step),
+                    "weight_decay": schedule.weight_decay(step),
+                    "ema": schedule.ema(step),
+                    "gradient_norm": float(gradient) if gradient is not None else None,
+                    **{name: float(gauge) for name, gauge in gauges.items()},
+                    "images_per_second": round(seen / max(now - logged_at, 1e-9), 2),
+                    "seconds": round(now - started, 3),
+                }
+                if monitor is not None:
+                    monitor.log(metrics)
                 logged_at, logged_step = now, done
             told = stop.received
             if ranks.world > 1:

@@ -12,29 +12,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 METRICS, REJECTED = "metrics.jsonl", "rejected.jsonl"
+_PLAIN_LINES = 40  # for a whole run, where nobody watches
 
 
-class Monitor:
-    """Writes metrics.jsonl and shows progress: a bar on a terminal, plain lines elsewhere."""
+class Bars:
+    """Progress of one or more runs: live bars on a terminal, a few plain lines elsewhere."""
 
-    def __init__(self, run: Path, *, first: int, total: int, title: str, active: bool) -> None:
-        self._active = active
-        self._total = total
-        self._started, self._first = time.monotonic(), first
-        self._rejected: set[str] = set()
-        if not active:
-            return
-        _drop_lines_after(run / METRICS, first)
-        self._metrics = (run / METRICS).open("a", buffering=1)
-        self._rejections = run / REJECTED
-        if self._rejections.exists():
-            lines = self._rejections.read_text().splitlines()
-            self._rejected = {json.loads(line)["name"] for line in lines}
+    def __init__(self, totals: Mapping[str, int]) -> None:
+        self._totals = totals
+        self._started = time.monotonic()
+        self._first: dict[str, int] = {}
+        self._next_line = dict.fromkeys(totals, 0)
+        self._live: Progress | None = None
         console = Console(stderr=True)
-        self._console = console
-        self._bar: Progress | None = None
         if console.is_terminal:
-            self._bar = Progress(
+            self._live = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.completed}/{task.total}"),
@@ -43,10 +35,51 @@ class Monitor:
                 TextColumn("{task.fields[note]}"),
                 console=console,
             )
-            self._task = self._bar.add_task(title, total=total, completed=first, note="")
-            self._bar.start()
-        else:
-            print(f"{title}: steps {first} to {total}", file=sys.stderr)
+            self._tasks = {
+                name: self._live.add_task(name, total=total, note="")
+                for name, total in totals.items()
+            }
+            self._live.start()
+
+    def update(self, name: str, step: int, note: str | None = None) -> None:
+        total, first = self._totals[name], self._first.setdefault(name, step)
+        if self._live is not None:
+            fields = {} if note is None else {"note": note}
+            self._live.update(self._tasks[name], completed=step, **fields)  # type: ignore[arg-type]
+        elif note is not None and (step >= self._next_line[name] or step == total):
+            self._next_line[name] = step + max(1, total // _PLAIN_LINES)
+            pace = (time.monotonic() - self._started) / max(1, step - first)
+            left = f", {pace * (total - step):.0f} s left" if step > first else ""
+            print(f"{name}: step {step}/{total}, {note}{left}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def say(text: str) -> None:
+    """A line for the person watching."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def note_of(metrics: Mapping[str, Any]) -> str:
+    """What a person wants to see of a line of metrics."""
+    return f"loss {metrics['loss']:.4f}, {metrics['images_per_second']:.0f} img/s"
+
+
+class Monitor:
+    """Writes metrics.jsonl and rejected.jsonl, and shows progress if asked."""
+
+    def __init__(self, run: Path, *, name: str, first: int, total: int, show: bool) -> None:
+        _drop_lines_after(run / METRICS, first)
+        self._metrics = (run / METRICS).open("a", buffering=1)
+        self._rejections = run / REJECTED
+        self._rejected: set[str] = set()
+        if self._rejections.exists():
+            lines = self._rejections.read_text().splitlines()
+            self._rejected = {json.loads(line)["name"] for line in lines}
+        self._name = name
+        self._bars = Bars({name: total}) if show else None
 
     def __enter__(self) -> Self:
         return self
@@ -57,45 +90,27 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._active:
-            if self._bar is not None:
-                self._bar.stop()
-            self._metrics.close()
+        if self._bars is not None:
+            self._bars.close()
+        self._metrics.close()
 
     def advance(self, step: int) -> None:
         """Moves the bar."""
-        if self._active and self._bar is not None:
-            self._bar.update(self._task, completed=step)
+        if self._bars is not None:
+            self._bars.update(self._name, step)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """One line, with at least `step` and `loss`."""
-        if not self._active:
-            return
         self._metrics.write(json.dumps(metrics) + "\n")
-        note = f"loss {metrics['loss']:.4f}, {metrics['images_per_second']:.0f} img/s"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=metrics["step"], note=note)
-            return
-        done, left = metrics["step"] - self._first, self._total - metrics["step"]
-        seconds = (time.monotonic() - self._started) / max(1, done) * left
-        # Few lines when nobody watches: about fifty for a whole run.
-        if metrics["step"] == self._total or done % max(1, self._total // 50) == 0:
-            print(
-                f"step {metrics['step']}/{self._total}, {note}, {seconds:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+        if self._bars is not None:
+            self._bars.update(self._name, metrics["step"], note_of(metrics))
 
     def reject(self, name: str, reason: str) -> None:
         """Names a file that could not be used, once."""
-        if self._active and name not in self._rejected:
+        if name not in self._rejected:
             self._rejected.add(name)
             with self._rejections.open("a") as file:
                 file.write(json.dumps({"name": name, "reason": reason}) + "\n")
-
-    def say(self, text: str) -> None:
-        if self._active:
-            self._console.print(text, highlight=False, soft_wrap=True)
 
 
 def _drop_lines_after(path: Path, step: int) -> None:

@@ -12,7 +12,9 @@ def _image(height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray:
     """Smooth colours with edges: what a photograph is to a filter."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    image = np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)).copy()
+    image = np.asarray(
+        Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+    ).copy()
     image[10:20, 15:30] = rng.integers(0, 256, 3)
     return image
 
@@ -40,7 +42,10 @@ def test_crop__boxes_have_the_area_and_ratio_asked_for() -> None:
 def test_crop__reaches_all_edges_and_extreme_shapes() -> None:
     rng = np.random.default_rng(0)
     boxes = np.array(
-        [augment.random_crop(20, 20, rng.random(augment.CROP_DRAWS), (0.3, 1.0)) for _ in range(500)]
+        [
+            augment.random_crop(20, 20, rng.random(augment.CROP_DRAWS), (0.3, 1.0))
+            for _ in range(500)
+        ]
     )
     assert boxes.min(0).tolist()[:2] == [0, 0]
     assert boxes.max(0).tolist()[2:] == [20, 20]

@@ -16,7 +16,11 @@ def _photos(folder: Path, count: int = 12) -> Path:
     """Images of unlike sizes and types in nested folders."""
     rng = np.random.default_rng(0)
     for index in range(count):
-        name = folder / ("a" if index % 2 else "b") / f"{index:02d}.{('jpg', 'png', 'webp')[index % 3]}"
+        name = (
+            folder
+            / ("a" if index % 2 else "b")
+            / f"{index:02d}.{('jpg', 'png', 'webp')[index % 3]}"
+        )
         name.parent.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 256, (40 + index, 60 - index, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(name)
@@ -24,7 +28,9 @@ def _photos(folder: Path, count: int = 12) -> Path:
 
 
 def _batches(source: MemorySource | FolderSource, rank: int = 0, world: int = 1) -> Batches:
-    return Batches(source, Order(len(source), 4, seed=1), image_size=(16, 24), rank=rank, world=world)
+    return Batches(
+        source, Order(len(source), 4, seed=1), image_size=(16, 24), rank=rank, world=world
+    )
 
 
 def test_folder__any_depth_with_labels_by_first_level(tmp_path: Path) -> None:
@@ -58,7 +64,7 @@ def test_memory__wrong_arrays_are_refused() -> None:
         open_source(np.zeros((2, 4, 4, 3)))  # type: ignore[arg-type]
 
 
-def test_decode__formats(tmp_path: Path) -> None:
+def test_decode__formats() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     for kind, image in {
         "PNG": Image.fromarray(pixels),
@@ -104,7 +110,9 @@ def test_batches__do_not_depend_on_workers(tmp_path: Path, workers: int) -> None
 
 
 def test_batches__ranks_share_the_batch() -> None:
-    source = MemorySource(np.random.default_rng(0).integers(0, 256, (10, 20, 20, 3), dtype=np.uint8))
+    source = MemorySource(
+        np.random.default_rng(0).integers(0, 256, (10, 20, 20, 3), dtype=np.uint8)
+    )
     whole = _batches(source)[3]
     parts = [_batches(source, rank, 2)[3] for rank in range(2)]
     assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
@@ -155,7 +163,10 @@ def test_batches__rotten_files_are_replaced_and_named(tmp_path: Path) -> None:
         batch = _batches(source)[step]
         assert batch.images.shape == (4, 3, 16, 24)
         rejected |= batch.rejected
-    assert {source.name(i) for i in rejected} == {os.path.join("a", "01.png"), os.path.join("b", "02.webp")}
+    assert {source.name(i) for i in rejected} == {
+        os.path.join("a", "01.png"),
+        os.path.join("b", "02.webp"),
+    }
 
 
 def test_batches__nothing_usable_stops_with_a_sentence(tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ def test_schedule__scales_with_the_batch() -> None:
 
 
 def test_groups__vectors_and_biases_are_not_decayed() -> None:
-    objective = build_objective(settings_from({"model": "vit_nano", "patch_size": 8, "image_size": 64}))
+    objective = build_objective(
+        settings_from({"model": "vit_nano", "patch_size": 8, "image_size": 64})
+    )
     modules: list[nn.Module] = [objective.encoder, objective.predictor]
     groups = parameter_groups(modules)
     names = {id(p): n for n, p in objective.named_parameters()}

@@ -1,4 +1,4 @@
-"""The samplers against their definitions: spec 1.4 for `paper`, symmetry and stability for `even`."""
+"""The samplers against their definitions: the published `paper`, the symmetric `even`."""
 
 import math
 
@@ -130,7 +130,9 @@ def test_paper__context_length_after_the_cut(
 
 def test_paper__row_visibility() -> None:
     """Visibility falls from top to bottom (14×14, chunks of 64)."""
-    published = [.747, .600, .479, .374, .277, .222, .198, .197, .205, .205, .164, .091, .029, 0]  # fmt: skip
+    published = [
+        0.747, 0.600, 0.479, 0.374, 0.277, 0.222, 0.198, 0.197, 0.205, 0.205, 0.164, 0.091, 0.029, 0
+    ]  # fmt: skip
     sampler, generator, batches = PaperMasks((14, 14)), _generator(), 600
     rows = torch.zeros(batches, 14)
     for batch in range(batches):
@@ -207,7 +209,9 @@ def test_even__all_of_a_block_is_withheld() -> None:
         row, column = context // 16, context % 16
         for places in blocks:
             top, left, height, width = _box(places, 16)
-            inside = (row >= top) & (row < top + height) & (column >= left) & (column < left + width)
+            inside = (
+                (row >= top) & (row < top + height) & (column >= left) & (column < left + width)
+            )
             assert not inside.any()
 
 

@@ -185,12 +185,16 @@ def test_stop__in_somebody_elses_model_gives_the_same_tokens() -> None:
             )
             self.stop = StochasticPositions(D, P, noise_std=0.25)  # 1
 
-        def tokens(self, seen: torch.Tensor, where: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        def tokens(
+            self, seen: torch.Tensor, where: torch.Tensor, hidden: torch.Tensor
+        ) -> torch.Tensor:
             context = self.stop.context(seen, self.table[where], self.embed)  # 2
             masked = self.stop.masked(self.table[hidden], self.embed, self.query)  # 3
             return torch.cat([context, masked], dim=1)
 
-        def forward(self, seen: torch.Tensor, where: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        def forward(
+            self, seen: torch.Tensor, where: torch.Tensor, hidden: torch.Tensor
+        ) -> torch.Tensor:
             return self.body(self.tokens(seen, where, hidden))[:, where.shape[1] :]  # type: ignore[no-any-return]
 
     torch.manual_seed(0)

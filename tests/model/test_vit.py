@@ -94,7 +94,9 @@ def test_positions__other_rectangular_grids(resize: str) -> None:
 
 def test_channels__any_number() -> None:
     encoder = create_encoder("vit_nano", patch_size=8, image_size=32, in_channels=5)
-    assert encoder.features(torch.randint(0, 256, (2, 5, 32, 32), dtype=torch.uint8)).isfinite().all()
+    assert (
+        encoder.features(torch.randint(0, 256, (2, 5, 32, 32), dtype=torch.uint8)).isfinite().all()
+    )
     with pytest.raises(ValueError, match="5 channels, not 3"):
         encoder.features(torch.randn(2, 3, 32, 32))
 

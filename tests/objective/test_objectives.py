@@ -39,7 +39,9 @@ def test_ijepa__target_layers(layers: int) -> None:
     assert isinstance(objective, IJepa)
     targets = objective.targets(images)
     assert not targets.requires_grad
-    torch.testing.assert_close(targets.var(-1, unbiased=False), torch.ones(4, 64), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        targets.var(-1, unbiased=False), torch.ones(4, 64), rtol=1e-2, atol=1e-2
+    )
     encoder = objective.target_encoder
     x, outputs = encoder.embed(images), []
     for block in encoder.blocks:

@@ -44,6 +44,7 @@ def _draws(count: int) -> Draws:
 
 def _oracle(objective: IJepa, images: Tensor, masks: Sequence[Masks], form: str) -> Tensor:
     """The oracle on the objective's own weights, so that gradients land on them."""
+
     def named(module: torch.nn.Module) -> dict[str, Tensor]:
         return dict(module.named_parameters())
 
@@ -65,9 +66,7 @@ def _oracle(objective: IJepa, images: Tensor, masks: Sequence[Masks], form: str)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize(
-    ("form", "noise_std"), [("paper", STD), ("released", STD), ("paper", 0.0)]
-)
+@pytest.mark.parametrize(("form", "noise_std"), [("paper", STD), ("released", STD), ("paper", 0.0)])
 def test_ijepa__loss_and_gradients_equal_the_oracle(
     sampler: str, form: str, noise_std: float
 ) -> None:

@@ -27,9 +27,7 @@ class _Given(Draws):
 
 
 @pytest.mark.parametrize("name", ["ijepa", "stop"])
-def test_released_modules__parity(
-    name: str, vectors: dict[str, dict[str, np.ndarray]]
-) -> None:
+def test_released_modules__parity(name: str, vectors: dict[str, dict[str, np.ndarray]]) -> None:
     data = {key: torch.from_numpy(value) for key, value in vectors[f"{name}-tiny"].items()}
     std = 0.25 if name == "stop" else 0.0
     encoder = Encoder(dim=32, depth=3, heads=4, patch_size=4, image_size=24)

@@ -79,7 +79,9 @@ def test_tied__gradient_at_zero_is_the_deterministic_one() -> None:
     assert ((plus + minus) / 2 - deterministic).abs().max() < 1e-14
 
 
-def _posterior_mean(r: Tensor, places: Tensor, values: Tensor, prior: Tensor, precision: Tensor) -> Tensor:
+def _posterior_mean(
+    r: Tensor, places: Tensor, values: Tensor, prior: Tensor, precision: Tensor
+) -> Tensor:
     """E[Y | R = r] = Σ p(x) φ(r − x) E[Y | x] / Σ p(x) φ(r − x), φ Gaussian with this precision."""
     offset = r[:, None] - places  # (n, places, dim)
     log_kernel = -0.5 * torch.einsum("npi,ij,npj->np", offset, precision, offset)
@@ -88,7 +90,7 @@ def _posterior_mean(r: Tensor, places: Tensor, values: Tensor, prior: Tensor, pr
 
 
 def test_optimal_predictor__needs_the_prior_that_the_paper_leaves_out() -> None:
-    """One axis: binned conditional means against the normalised formula and the plain convolution."""
+    """One axis: binned means against the normalised formula and the plain convolution."""
     places, std, draws = 12, 1.0, 2_000_000
     generator = torch.Generator().manual_seed(0)
     grid = torch.arange(places, dtype=torch.float64)

@@ -24,7 +24,9 @@ def _per_image(views: list[View]) -> list[tuple[list[int], list[list[int]], floa
     return out
 
 
-@pytest.mark.parametrize("sampler", [PaperMasks((14, 14)), EvenMasks((8, 8))], ids=["paper", "even"])
+@pytest.mark.parametrize(
+    "sampler", [PaperMasks((14, 14)), EvenMasks((8, 8))], ids=["paper", "even"]
+)
 @pytest.mark.parametrize("split", [1, 5, 8, 12, 20])
 def test_views__any_split_of_the_batch_gives_the_same(sampler: MaskSampler, split: int) -> None:
     whole = _per_image(_views(sampler, 40, 40))

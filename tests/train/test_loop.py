@@ -51,7 +51,12 @@ def test_golden_losses(name: str, pictures: np.ndarray, tmp_path: Path) -> None:
         "ijepa-stop": {"positions": "stop", "masking": "paper"},
         "mae": {"objective": "mae", "masking": "random", "positions": "sincos"},
     }
-    fp.pretrain(pictures, tmp_path / "run", **SMALL | {"steps": 20, "precision": "float32"}, **variants[name])
+    fp.pretrain(
+        pictures,
+        tmp_path / "run",
+        **SMALL | {"steps": 20, "precision": "float32"},
+        **variants[name],
+    )
     stored = json.loads(GOLDEN.read_text())
     np.testing.assert_allclose(_losses(tmp_path / "run"), stored[name], rtol=1e-4)
 
@@ -61,7 +66,13 @@ def test_run_folder__is_complete(pictures: np.ndarray, tmp_path: Path) -> None:
     result = fp.pretrain(pictures, run, **SMALL)
     assert result.steps == 8
     names = {path.name for path in run.iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "checkpoints", "encoder.safetensors", "encoder.json"}
+    assert names == {
+        "config.yaml",
+        "metrics.jsonl",
+        "checkpoints",
+        "encoder.safetensors",
+        "encoder.json",
+    }
     assert (run / "checkpoints" / "latest").read_text() == "step-00000008"
     assert len(checkpoint.complete(run)) == 2  # keep_checkpoints
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
@@ -78,7 +89,7 @@ def test_run_folder__is_complete(pictures: np.ndarray, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"masking": "paper", "augment": "crop-flip-gray-blur"}])
 def test_resume__continues_bit_for_bit(
-    settings: dict[str, Any], pictures: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], pictures: np.ndarray, tmp_path: Path
 ) -> None:
     """A run that dies between checkpoints goes on from the last one and ends the same."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -100,7 +111,9 @@ def test_resume__continues_bit_for_bit(
     _assert_same_run(whole, broken)
 
 
-def test_resume__unreadable_newest_checkpoint_falls_back(pictures: np.ndarray, tmp_path: Path) -> None:
+def test_resume__unreadable_newest_checkpoint_falls_back(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     fp.pretrain(pictures, whole, **SMALL)
     fp.pretrain(pictures, run, **SMALL)
@@ -161,12 +174,16 @@ def test_loss__not_finite_stops_the_run(pictures: np.ndarray, tmp_path: Path) ->
         fp.pretrain(pictures, tmp_path / "run", **SMALL | {"lr": 1e30, "lr_start": 1e30})
 
 
-def test_noise__larger_noise_std_gives_a_smaller_norm_of_A(pictures: np.ndarray, tmp_path: Path) -> None:
+def test_noise__larger_noise_std_gives_a_smaller_norm_of_A(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
     """Figure 4 at toy size."""
     norms = []
     for noise_std in (0.0, 0.5, 2.0):
         run = tmp_path / str(noise_std)
-        fp.pretrain(pictures, run, **SMALL | {"noise_std": noise_std, "steps": 150, "log_every": 150})
+        fp.pretrain(
+            pictures, run, **SMALL | {"noise_std": noise_std, "steps": 150, "log_every": 150}
+        )
         norms.append(json.loads((run / "metrics.jsonl").read_text())["norm_A"])
     assert norms[0] > 1.05 * norms[1] > 1.1 * norms[2]
 
@@ -209,7 +226,10 @@ def test_signal__saves_and_exits_75(number: int, photos: Path, tmp_path: Path) -
     more = ["--set=steps=60", "--set=checkpoint_every=1000"]
     arguments = [sys.executable, "-m", "flexpredict"]
     subprocess.run(
-        [*arguments, *_command(photos, whole, *more)], check=True, env=_environment(), capture_output=True
+        [*arguments, *_command(photos, whole, *more)],
+        check=True,
+        env=_environment(),
+        capture_output=True,
     )
     process = subprocess.Popen(
         [*arguments, *_command(photos, run, *more)], env=_environment(), stderr=subprocess.PIPE
