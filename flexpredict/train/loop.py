@@ -1,7 +1,6 @@
 """The training loop, to be read in one sitting."""
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from flexpredict import build
 from flexpredict.config import Settings, read_settings
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
+from flexpredict.data.cores import usable_cores
 from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim, precision
 from flexpredict.engine.distributed import Ranks, StopSignal
@@ -229,7 +229,7 @@ def _check_accumulation(settings: Settings, share: int) -> None:
 
 
 def _workers(settings: Settings) -> int:
-    return min(8, os.cpu_count() or 1) if settings.workers is None else settings.workers
+    return min(8, usable_cores()) if settings.workers is None else settings.workers
 
 
 def _announce(

@@ -46,8 +46,10 @@ class Bars:
         if self._live is not None:
             fields = {} if note is None else {"note": note}
             self._live.update(self._tasks[name], completed=step, **fields)  # type: ignore[arg-type]
-        elif note is not None and (step >= self._next_line[name] or step == total):
-            self._next_line[name] = step + max(1, total // _PLAIN_LINES)
+        elif note is not None and step >= self._next_line[name]:
+            # The last step always gets a line, and none comes after it.
+            following = min(step + max(1, total // _PLAIN_LINES), total)
+            self._next_line[name] = following if step < total else total + 1
             pace = (time.monotonic() - self._started) / max(1, step - first)
             left = f", {pace * (total - step):.0f} s left" if step > first else ""
             print(f"{name}: step {step}/{total}, {note}{left}", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ import torch
 
 from flexpredict import build
 from flexpredict.config import Settings
+from flexpredict.data.cores import usable_cores
 from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import StopSignal, processes
 from flexpredict.train.loop import Interrupted, train
@@ -33,7 +34,7 @@ class Job:
 def train_together(jobs: Sequence[Job], *, device: str | None = None) -> None:
     """Trains all of them; a signal stops and saves all of them."""
     context = multiprocessing.get_context("spawn")
-    threads = max(1, (os.cpu_count() or 1) // len(jobs))
+    threads = max(1, usable_cores() // len(jobs))
     workers: list[tuple[Job, SpawnProcess, Connection]] = []
     for job in jobs:
         ours, theirs = context.Pipe(duplex=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flexpredict.data.cores import usable_cores
 from flexpredict.data.scenes import TASKS, render_set
 from flexpredict.data.sources.memory import MemorySource
 
@@ -43,7 +44,7 @@ def scenes(
     count = count or default
     folder = cache_folder() / f"scenes-{_renderer()}-{size}px-{start}-{count}"
     if not (folder / "labels.npz").exists():
-        workers = os.cpu_count() or 1
+        workers = usable_cores()
         images, labels = render_set(0, count, size, start=start, workers=workers, progress=progress)
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "images.npy", lambda file: np.save(file, images))
