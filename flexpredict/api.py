@@ -16,6 +16,7 @@ from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.features import extract
 from flexpredict.model.vit import Encoder
 from flexpredict.train.loop import Result, train
+from flexpredict.train.monitor import Tally
 
 Data = str | Path | Source | NDArray[np.uint8]
 
@@ -43,13 +44,15 @@ def pretrain(
     resume: goes on with the run in `out`; starts it where there is none.
     settings: any names of `fp.Settings`, over those of the recipe.
     """
-    if isinstance(data, str | Path):
-        settings["data"] = str(data)
+    if data is not None:  # what is given wins over what a recipe names
+        settings["data"] = str(data) if isinstance(data, str | Path) else None
     chosen = settings_from(settings, recipe=recipe)
-    if data is None and chosen.data is None:
+    images = chosen.data if data is None else data
+    if images is None:
         raise ValueError("no images were named: give a folder, or `scenes` for the embedded ones")
     with processes(device) as ranks:
-        source = open_source(chosen.data or data, image_size=image_size(chosen)[0])  # type: ignore[arg-type]
+        size, progress = image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
+        source = open_source(images, image_size=size, progress=progress)
         return train(chosen, source, Path(out), ranks, resume=resume)
 
 
@@ -69,9 +72,9 @@ def features(
     """Frozen features of every image: token means after the final norm, layers side by side."""
     model = load(run, encoder, device or ("cuda" if torch.cuda.is_available() else "cpu"))
     height = model.grid[0] * model.patch_size
-    source = open_source(data, image_size=height)
+    source = open_source(data, image_size=height, progress=Tally("scenes"))
     return Features(
-        extract(model, source, layers=layers).numpy(),
+        extract(model, source, layers=layers, progress=Tally("features")).numpy(),
         [source.name(index) for index in range(len(source))],
         source.labels,
         source.classes,

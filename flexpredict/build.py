@@ -53,6 +53,8 @@ def build_objective(settings: Settings) -> IJepa | Mae:
         form=settings.form,
         norm=settings.projection_norm,
         dropout=settings.projection_dropout,
+        l1=settings.projection_l1,
+        l2=settings.projection_l2,
     )
     pixels = settings.in_channels * settings.patch_size**2
     predictor = Predictor(
@@ -70,17 +72,14 @@ def build_objective(settings: Settings) -> IJepa | Mae:
     if settings.grad_checkpointing:
         encoder.set_grad_checkpointing()
         predictor.set_grad_checkpointing()
-    l1, l2 = settings.projection_l1, settings.projection_l2
     if settings.objective == "mae":
-        return Mae(encoder, predictor, l1=l1, l2=l2)
+        return Mae(encoder, predictor)
     return IJepa(
         encoder,
         predictor,
         loss=settings.loss,
         target_layers=settings.target_layers,
         low_resolution=settings.low_resolution,
-        l1=l1,
-        l2=l2,
     )
 
 

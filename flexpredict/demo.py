@@ -15,6 +15,7 @@ from flexpredict.engine.checkpoint import write_text
 from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
 from flexpredict.report.page import write_demo_page
+from flexpredict.train.monitor import Tally
 from flexpredict.train.together import Job, train_together
 
 RUNS = {"deterministic": "sincos", "stop": "stop"}
@@ -41,13 +42,14 @@ def run_demo(out: Path, *, minutes: float, seed: int, device: str | None = None)
     assert settings.data is not None
     size = image_size(settings)[0]
     assert settings.steps is not None
-    source = open_source(settings.data, image_size=size)  # rendered once, for both runs
+    rendering = Tally("scenes")
+    source = open_source(settings.data, image_size=size, progress=rendering)
     jobs = [
         Job(settings.model_copy(update={"positions": positions}), out / name, settings.steps)
         for name, positions in RUNS.items()
     ]
     train_together(jobs, device=device)
-    tasks = SceneTasks.open(train=len(source), test=TEST_SCENES, size=size)
+    tasks = SceneTasks.open(len(source), TEST_SCENES, size, progress=rendering)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     accuracies = {
         "majority": tasks.majority(),

@@ -41,8 +41,8 @@ def save(
     temporary = folder / f".{final.name}.{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    save_file(_tensors(model.state_dict()), temporary / MODEL)
-    save_file(_flatten(model, optimizer), temporary / OPTIMIZER)
+    _write_tensors(model.state_dict(), temporary / MODEL)
+    _write_tensors(_flatten(model, optimizer), temporary / OPTIMIZER)
     (temporary / STATE).write_text(json.dumps({"step": step, **state}))
     _sync(temporary)
     if final.exists():
@@ -93,7 +93,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(_tensors(weights), temporary)
+    _write_tensors(weights, temporary)
     temporary.replace(path)
 
 
@@ -103,19 +103,18 @@ def write_text(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+def _write_tensors(state: Mapping[str, Tensor], path: Path) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, path)
+    path.chmod(0o644)  # safetensors leaves files that nobody else may read
 
 
 def _flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state by parameter name; its scalars are tensors already."""
-    return _tensors(
-        {
-            f"{name}.{slot}": value
-            for name, parameter in model.named_parameters()
-            for slot, value in optimizer.state.get(parameter, {}).items()
-        }
-    )
+    return {
+        f"{name}.{slot}": value
+        for name, parameter in model.named_parameters()
+        for slot, value in optimizer.state.get(parameter, {}).items()
+    }
 
 
 def _unflatten(

@@ -1,12 +1,10 @@
 """Frozen features of a set of images."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from flexpredict.data.loader import central_images
-from flexpredict.data.sources import Source
+from flexpredict.data.sources import Progress, Source
 from flexpredict.model.vit import Encoder, Size
 
 
@@ -18,7 +16,7 @@ def extract(
     layers: int = 1,
     image_size: Size | None = None,
     batch_size: int = 256,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """(images, D · layers): token means after the final norm, of the central crop of each image."""
     device = encoder.pos_embed.device
@@ -31,7 +29,7 @@ def extract(
         images = central_images(source, start, stop, size, encoder.in_channels)
         features.append(encoder.features(images.to(device), layers=layers).float().cpu())
         if progress is not None:
-            progress(stop - start)
+            progress(stop, len(source))
     return torch.cat(features)
 
 

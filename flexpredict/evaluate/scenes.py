@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flexpredict.data.scenes import TASKS
-from flexpredict.data.sources.memory import MemorySource
+from flexpredict.data.sources import MemorySource, Progress
 from flexpredict.data.sources.scenes import scenes
 from flexpredict.evaluate.features import block_means, extract
 from flexpredict.evaluate.ridge import ridge_probe
@@ -24,9 +24,11 @@ class SceneTasks:
     test_labels: dict[str, Tensor]
 
     @classmethod
-    def open(cls, train: int, test: int, size: int) -> "SceneTasks":
-        train_images, train_labels = scenes("scenes", count=train, size=size)
-        test_images, test_labels = scenes("scenes-test", count=test, size=size)
+    def open(
+        cls, train: int, test: int, size: int, progress: Progress | None = None
+    ) -> "SceneTasks":
+        train_images, train_labels = scenes("scenes", count=train, size=size, progress=progress)
+        test_images, test_labels = scenes("scenes-test", count=test, size=size, progress=progress)
         return cls(
             MemorySource(train_images),
             MemorySource(test_images),

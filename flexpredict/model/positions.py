@@ -59,7 +59,8 @@ class StochasticPositions(nn.Module):
     form: "paper" is ψ + A n + m̃; "released" is ψ + A n + b, as the released code runs.
     norm: a non-affine LayerNorm on the features before A, so that A cannot shrink while the
         encoder's last scale γ grows.
-    dropout: on the projected context features, a regulariser to compare the noise with.
+    dropout, l1, l2: rivals of the noise: dropout on the projected context features, and penalties
+        l1 · Σ|A| + l2 · Σ A², which `penalty` gives and a loss has to add.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class StochasticPositions(nn.Module):
         form: Form = "paper",
         norm: bool = False,
         dropout: float = 0.0,
+        l1: float = 0.0,
+        l2: float = 0.0,
     ) -> None:
         super().__init__()
         if noise_std < 0:
@@ -85,6 +88,7 @@ class StochasticPositions(nn.Module):
         self.form = form
         self.norm = norm
         self.dropout = dropout
+        self.l1, self.l2 = l1, l2
         self.noise_dim = encoder_dim if covariance == "projected" else predictor_dim
         self.noise_projection: nn.Linear | None = None
         if not tied:
@@ -124,6 +128,15 @@ class StochasticPositions(nn.Module):
             return noisy + projection.bias  # b stands in for m̃, docs/fidelity.md, 2
         return noisy + mask_token
 
+    def penalty(self, projection: nn.Linear) -> Tensor:
+        """What the size of A costs."""
+        cost = projection.weight.new_zeros(())
+        if self.l1:
+            cost = cost + self.l1 * projection.weight.abs().sum()
+        if self.l2:
+            cost = cost + self.l2 * projection.weight.square().sum()
+        return cost
+
     def _noise(self, positions: Tensor, projection: nn.Linear, draws: Draws) -> Tensor:
         noise = draws.normal(*positions.shape[:-1], self.noise_dim, like=positions) * self.noise_std
         if self.covariance == "fixed":
@@ -134,9 +147,3 @@ class StochasticPositions(nn.Module):
         on = {(True, False): "masked", (False, True): "context", (True, True): "both"}
         where = on.get((self.noise_on_masked, self.noise_on_context), "nothing")
         return f"noise_std={self.noise_std}, noise on {where}, {self.covariance}, form={self.form}"
-
-
-def projection_penalty(projection: nn.Linear, *, l1: float = 0.0, l2: float = 0.0) -> Tensor:
-    """l1 · Σ|A| + l2 · Σ A²: the paper's rivals of the noise (spec, analysis 3)."""
-    weight = projection.weight
-    return l1 * weight.abs().sum() + l2 * weight.square().sum()

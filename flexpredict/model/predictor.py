@@ -70,5 +70,9 @@ class Predictor(nn.Module):
         x = self.predictor_proj(self.predictor_norm(x[:, -targets:]))
         return x.unflatten(0, (batch, blocks))
 
+    def penalty(self) -> Tensor:
+        """What the size of A costs; zero unless asked for."""
+        return self.positions.penalty(self.predictor_embed)
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.checkpointing = enable

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flexpredict.model.positions import projection_penalty
 from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import Encoder, gather
 from flexpredict.objective.lowres import Reduction, low_resolution_loss
@@ -27,7 +26,6 @@ class IJepa(nn.Module):
     target_layers: 1 takes the last layer after its norm; more average that many of the last
         blocks, each layer-normalised, as data2vec does.
     low_resolution: adds a loss on targets of half the resolution (Table 8).
-    l1, l2: penalties on A.
     """
 
     def __init__(
@@ -38,8 +36,6 @@ class IJepa(nn.Module):
         loss: Loss = "smooth_l1",
         target_layers: int = 1,
         low_resolution: Reduction | None = None,
-        l1: float = 0.0,
-        l2: float = 0.0,
     ) -> None:
         super().__init__()
         if not 1 <= target_layers <= len(encoder.blocks):
@@ -52,7 +48,6 @@ class IJepa(nn.Module):
         self.loss = loss
         self.target_layers = target_layers
         self.low_resolution = low_resolution
-        self.l1, self.l2 = l1, l2
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:
@@ -64,10 +59,7 @@ class IJepa(nn.Module):
         losses = [
             self._loss(images[part], targets[part], view) for part, view in split(images, views)
         ]
-        loss = mean_over_images(losses, views)
-        if self.l1 or self.l2:
-            loss = loss + projection_penalty(self.predictor.predictor_embed, l1=self.l1, l2=self.l2)
-        return loss
+        return mean_over_images(losses, views) + self.predictor.penalty()
 
     @torch.no_grad()
     def targets(self, images: Tensor) -> Tensor:

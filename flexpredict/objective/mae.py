@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from flexpredict.model.positions import projection_penalty
 from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import Encoder, gather, patchify
 from flexpredict.objective.views import View, mean_over_images, split
@@ -18,13 +17,10 @@ from flexpredict.objective.views import View, mean_over_images, split
 class Mae(nn.Module):
     """There is one encoder: it is its own target."""
 
-    def __init__(
-        self, encoder: Encoder, predictor: Predictor, *, l1: float = 0.0, l2: float = 0.0
-    ) -> None:
+    def __init__(self, encoder: Encoder, predictor: Predictor) -> None:
         super().__init__()
         self.encoder = encoder
         self.predictor = predictor
-        self.l1, self.l2 = l1, l2
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:
@@ -38,10 +34,7 @@ class Mae(nn.Module):
             predicted = self.predictor(features, view.masks, view.draws).to(targets.dtype)
             true = gather(targets[part], view.masks.targets)
             losses.append((predicted - true).square().mean())
-        loss = mean_over_images(losses, views)
-        if self.l1 or self.l2:
-            loss = loss + projection_penalty(self.predictor.predictor_embed, l1=self.l1, l2=self.l2)
-        return loss
+        return mean_over_images(losses, views) + self.predictor.penalty()
 
     @torch.no_grad()
     def targets(self, images: Tensor) -> Tensor:

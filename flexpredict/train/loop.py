@@ -87,6 +87,7 @@ def train(
     if ranks.is_main:
         checkpoint.write_text(run / CONFIG, settings.to_yaml())
         describe_encoder(run, objective.encoders["target"], about)
+        (run / WEIGHTS).unlink(missing_ok=True)  # a longer run makes the finished one old
 
     def save(step: int) -> None:
         if ranks.is_main:

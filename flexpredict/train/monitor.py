@@ -18,8 +18,9 @@ _PLAIN_LINES = 40  # for a whole run, where nobody watches
 class Bars:
     """Progress of one or more runs: live bars on a terminal, a few plain lines elsewhere."""
 
-    def __init__(self, totals: Mapping[str, int]) -> None:
+    def __init__(self, totals: Mapping[str, int], *, unit: str = "step") -> None:
         self._totals = totals
+        self._unit = unit
         self._started = time.monotonic()
         self._first: dict[str, int] = {}
         self._next_line = dict.fromkeys(totals, 0)
@@ -51,12 +52,29 @@ class Bars:
             following = min(step + max(1, total // _PLAIN_LINES), total)
             self._next_line[name] = following if step < total else total + 1
             pace = (time.monotonic() - self._started) / max(1, step - first)
-            left = f", {pace * (total - step):.0f} s left" if step > first else ""
-            print(f"{name}: step {step}/{total}, {note}{left}", file=sys.stderr, flush=True)
+            left = f"{pace * (total - step):.0f} s left" if step > first else ""
+            parts = [f"{name}: {self._unit} {step}/{total}", note, left]
+            say(", ".join(part for part in parts if part))
 
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
+
+
+class Tally:
+    """Progress of work that is counted: called with how many are done, and of how many."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bars: Bars | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bars is None:  # nothing is shown where nothing is to be done
+            self._bars = Bars({self._name: total}, unit="image")
+        self._bars.update(self._name, done, "")
+        if done >= total:
+            self._bars.close()
+            self._bars = None
 
 
 def say(text: str) -> None:

@@ -11,12 +11,16 @@ from flexpredict.model.vit import create_encoder
 def test_extract__equals_the_encoder_batch_by_batch(pictures: np.ndarray) -> None:
     encoder = create_encoder("vit_nano", patch_size=8, image_size=32).eval()
     images = torch.from_numpy(pictures).permute(0, 3, 1, 2)
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
     features = extract(
-        encoder, MemorySource(pictures), layers=2, batch_size=40, progress=seen.append
+        encoder,
+        MemorySource(pictures),
+        layers=2,
+        batch_size=40,
+        progress=lambda *counts: seen.append(counts),
     )
     torch.testing.assert_close(features, encoder.features(images, layers=2), rtol=1e-4, atol=1e-5)
-    assert seen == [40, 40, 16]
+    assert seen == [(40, 96), (80, 96), (96, 96)]
 
 
 def test_extract__folder_equals_memory(pictures: np.ndarray, photos: Path) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from flexpredict.model.draws import ChunkPart, Draws
 from flexpredict.model.masking import Masks
-from flexpredict.model.positions import StochasticPositions, projection_penalty, sincos_positions
+from flexpredict.model.positions import StochasticPositions, sincos_positions
 from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import gather
 
@@ -144,8 +144,9 @@ def test_penalty__sums_over_A() -> None:
     projection = nn.Linear(2, 1)
     with torch.no_grad():
         projection.weight.copy_(torch.tensor([[3.0, -4.0]]))
-    assert projection_penalty(projection, l1=0.5).item() == pytest.approx(3.5)
-    assert projection_penalty(projection, l2=0.1).item() == pytest.approx(2.5)
+    assert StochasticPositions(2, 1, l1=0.5).penalty(projection).item() == pytest.approx(3.5)
+    assert StochasticPositions(2, 1, l2=0.1).penalty(projection).item() == pytest.approx(2.5)
+    assert StochasticPositions(2, 1).penalty(projection).item() == 0
 
 
 def test_stop__wrong_settings_refused() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import flexpredict as fp
+from flexpredict.config import read_settings
 from flexpredict.data.sources import MemorySource
 from flexpredict.engine import checkpoint
 
@@ -172,6 +173,41 @@ def test_clipping__bounds_the_gradient(pictures: np.ndarray, tmp_path: Path) -> 
 def test_loss__not_finite_stops_the_run(pictures: np.ndarray, tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="the loss is nan at step"):
         fp.pretrain(pictures, tmp_path / "run", **SMALL | {"lr": 1e30, "lr_start": 1e30})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"image_size": (32, 24)},
+        {"in_channels": 1},
+        {"objective": "mae", "masking": "random", "positions": "stop"},
+        {"positions": "learned"},
+        {"positions": "fixed"},
+        {"noise_on": "both", "projection_norm": True},
+        {"tied": False},
+        {"form": "released", "masking": "paper"},
+        {"low_resolution": "max", "target_layers": 3},
+        {"projection_dropout": 0.1, "projection_l1": 1e-4},
+        {"grad_checkpointing": True, "accumulate": 2},
+        {"precision": "bfloat16", "depth_scaled_init": True},
+    ],
+    ids=str,
+)
+def test_variants__train_and_load(
+    settings: dict[str, Any], pictures: np.ndarray, tmp_path: Path
+) -> None:
+    images = pictures[..., : settings.get("in_channels", 3)]
+    fp.pretrain(images, tmp_path / "run", **SMALL | {"steps": 3} | settings)
+    assert np.isfinite(_losses(tmp_path / "run")).all()
+    features = fp.features(tmp_path / "run", images[:4]).features
+    assert features.shape == (4, 64)
+    assert np.isfinite(features).all()
+
+
+def test_data__what_is_given_wins_over_the_recipe(pictures: np.ndarray, tmp_path: Path) -> None:
+    """The recipe names the embedded scenes; an array was given."""
+    fp.pretrain(pictures, tmp_path / "run", recipe="demo", steps=1, device="cpu")
+    assert read_settings(tmp_path / "run" / "config.yaml").data is None
 
 
 def test_noise__larger_noise_std_gives_a_smaller_norm_of_A(

@@ -5,16 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from flexpredict.data.sources.base import Source
+from flexpredict.data.sources.base import Progress, Source
 from flexpredict.data.sources.folder import FolderSource
 from flexpredict.data.sources.memory import MemorySource
-from flexpredict.data.sources.scenes import SCENE_SETS, scene_source
+from flexpredict.data.sources.scenes import SCENE_SETS, scenes
 
-__all__ = ["FolderSource", "MemorySource", "Source", "open_source"]
+__all__ = ["FolderSource", "MemorySource", "Progress", "Source", "open_source"]
 
 
 def open_source(
-    spec: str | Path | Source | np.ndarray[Any, Any], *, image_size: int = 64
+    spec: str | Path | Source | np.ndarray[Any, Any],
+    *,
+    image_size: int = 64,
+    progress: Progress | None = None,
 ) -> Source:
     """A source from what a person names: a folder, `scenes`, an array, or a source itself.
 
@@ -26,8 +29,9 @@ def open_source(
     if isinstance(spec, str | Path):
         name, _, count = str(spec).partition(":")
         if name in SCENE_SETS:
-            if count and not count.isdigit():
+            if count and not (count.isdigit() and int(count)):
                 raise ValueError(f"{spec}: expected a number of scenes after the colon")
-            return scene_source(name, count=int(count) if count else None, size=image_size)
+            number = int(count) if count else None
+            return MemorySource(scenes(name, count=number, size=image_size, progress=progress)[0])
         return FolderSource(Path(spec).expanduser())
     return spec

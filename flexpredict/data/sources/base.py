@@ -1,11 +1,13 @@
 """What every source offers: a number of images, each readable by its index."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]  # (height, width, channels)
+Progress = Callable[[int, int], None]  # told how many are done, and of how many
 
 
 class Source(Protocol):

@@ -11,25 +11,10 @@ from numpy.typing import NDArray
 
 from flexpredict.data.cores import usable_cores
 from flexpredict.data.scenes import TASKS, render_set
-from flexpredict.data.sources.memory import MemorySource
+from flexpredict.data.sources.base import Progress
 
 # The first index of each set and how many scenes it has by default; the ranges do not overlap.
 SCENE_SETS = {"scenes": (0, 10_000), "scenes-test": (1_000_000_000, 4_000)}
-
-
-def scene_source(
-    name: str = "scenes",
-    *,
-    count: int | None = None,
-    size: int = 64,
-    task: str | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> MemorySource:
-    """Scenes of a set at a size, with the labels of a task if one is named."""
-    images, labels = scenes(name, count=count, size=size, progress=progress)
-    if task is None:
-        return MemorySource(images)
-    return MemorySource(images, labels[task], [str(number) for number in range(TASKS[task])])
 
 
 def scenes(
@@ -37,7 +22,7 @@ def scenes(
     *,
     count: int | None = None,
     size: int = 64,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
     """The images of a set, (count, size, size, 3), and the labels of every task."""
     start, default = SCENE_SETS[name]
@@ -45,7 +30,9 @@ def scenes(
     folder = cache_folder() / f"scenes-{_renderer()}-{size}px-{start}-{count}"
     if not (folder / "labels.npz").exists():
         workers = usable_cores()
-        images, labels = render_set(0, count, size, start=start, workers=workers, progress=progress)
+        images, labels = render_set(
+            0, count, size, start=start, workers=workers, progress=_counted(progress, count)
+        )
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "images.npy", lambda file: np.save(file, images))
         # The labels come last: their presence says that the set is whole.
@@ -59,6 +46,18 @@ def cache_folder() -> Path:
     """Where things that can be made again are kept: FLEXPREDICT_CACHE, or the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("FLEXPREDICT_CACHE") or Path(base) / "flexpredict")
+
+
+def _counted(progress: Progress | None, total: int) -> Callable[[int], None]:
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, total)
+
+    return count
 
 
 @functools.cache
