@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from flexpredict.build import image_size
 from flexpredict.config import settings_from
 from flexpredict.data.sources import Source, open_source
 from flexpredict.demo import Demo, run_demo
-from flexpredict.engine.distributed import processes
+from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.features import extract
 from flexpredict.model.vit import Encoder
@@ -58,7 +57,7 @@ def pretrain(
 
 def load(path: str | Path, encoder: Which = "target", device: str | None = None) -> Encoder:
     """The encoder of a run: the target encoder, or `encoder="context"` for the other."""
-    return load_encoder(Path(path), encoder).to(device or "cpu")
+    return load_encoder(Path(path), encoder).to(pick_device(device or "cpu"))
 
 
 def features(
@@ -70,7 +69,7 @@ def features(
     device: str | None = None,
 ) -> Features:
     """Frozen features of every image: token means after the final norm, layers side by side."""
-    model = load(run, encoder, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load(run, encoder).to(pick_device(device))
     height = model.grid[0] * model.patch_size
     source = open_source(data, image_size=height, progress=Tally("scenes"))
     return Features(

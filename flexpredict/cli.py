@@ -17,6 +17,8 @@ from rich.table import Table
 
 import flexpredict
 from flexpredict import config
+from flexpredict.demo import TEST_SCENES
+from flexpredict.report.page import ROW_NAMES, TASK_NAMES
 from flexpredict.train.loop import Interrupted, summary
 
 app = typer.Typer(
@@ -51,6 +53,8 @@ def pretrain(
     Example: `flexpredict pretrain photos/ --out run/ --model vit_small --set epochs=50`
     """
     values = config.parse_overrides(set_ or [])
+    named = values.pop("data", None)
+    data = str(named) if data is None and named is not None else data
     if model is not None:
         values["model"] = model
     result = flexpredict.pretrain(data, out, recipe=recipe, resume=resume, device=device, **values)
@@ -86,7 +90,7 @@ def demo(
         return
     _print_accuracies(result.accuracies)
     print(
-        f"Ridge probes on frozen features, 4,000 test scenes, {result.steps} steps of "
+        f"Ridge probes on frozen features, {TEST_SCENES:,} test scenes, {result.steps} steps of "
         f"pretraining, seed {seed}.\nAt this size the demo shows that pretraining works; it makes "
         f"no claim about StoP against deterministic positions.\nReport: {result.report}"
     )
@@ -112,6 +116,10 @@ def features(
         raise ValueError(f"--out {out}: features are written as an .npz file")
     if not out.parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}")
+    if out.exists():
+        raise ValueError(f"--out {out} exists already: choose another name, or remove it first")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: the folder {out.parent} cannot be written")
     found = flexpredict.features(run, data, encoder=encoder, layers=layers, device=device)
     arrays = {"features": found.features, "names": np.array(found.names)}
     if found.labels is not None:
@@ -153,23 +161,16 @@ def recipes(
 
 
 def _print_accuracies(accuracies: Mapping[str, Mapping[str, float]]) -> None:
-    names = {
-        "majority": "majority class",
-        "pixels": "pixel block means",
-        "untrained": "untrained encoder",
-        "deterministic": "deterministic positions",
-        "stop": "StoP",
-    }
     table = Table()
     table.add_column("test accuracy, %")
     tasks = list(next(iter(accuracies.values())))
     for task in tasks:
-        table.add_column({"dist": "distance"}.get(task, task), justify="right")
+        table.add_column(TASK_NAMES[task], justify="right")
     table.add_column("mean", justify="right")
     for row, values in accuracies.items():
         numbers = [values[task] for task in tasks]
         mean = sum(numbers) / len(numbers)
-        table.add_row(names[row], *(f"{number:.1f}" for number in [*numbers, mean]))
+        table.add_row(ROW_NAMES[row], *(f"{number:.1f}" for number in [*numbers, mean]))
     Console().print(table)
 
 
@@ -194,6 +195,9 @@ def main() -> None:
 
 
 def _fail(sentence: str, code: int) -> None:
+    """Wrong input is wrong on every process alike: one says so. A failure is its own process's."""
     if _is_main():
         print(f"flexpredict: {sentence}", file=sys.stderr)
+    elif code == 1:
+        print(f"flexpredict, process {os.environ['RANK']}: {sentence}", file=sys.stderr)
     sys.exit(code)

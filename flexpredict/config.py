@@ -19,6 +19,10 @@ Positive = Annotated[int, Field(gt=0)]
 Range = tuple[float, float]
 
 
+# Settings that do not change results: a run may go on with other values of them.
+WITHOUT_EFFECT = frozenset({"data", "workers", "log_every", "checkpoint_every", "keep_checkpoints"})
+
+
 class Settings(BaseModel):
     """Everything a pretraining run depends on, besides the images."""
 
@@ -93,8 +97,19 @@ class Settings(BaseModel):
     checkpoint_every: Positive = 1000
     keep_checkpoints: Positive = 2
 
+    @model_validator(mode="before")
+    @classmethod
+    def _masks_of_the_objective(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("objective") == "mae":
+            return {"masking": "random"} | values
+        return values
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.objective == "mae":
+            for name in ("loss", "target_layers", "low_resolution"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is a setting of objective=ijepa, not of mae")
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set either epochs or steps, not both and not neither")
         if self.batch_size % self.accumulate:
@@ -111,8 +126,7 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """A short name for the settings that change results."""
-        unlike = {"data", "workers", "log_every", "checkpoint_every", "keep_checkpoints"}
-        text = self.model_dump_json(exclude=unlike)
+        text = self.model_dump_json(exclude=set(WITHOUT_EFFECT))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:
@@ -125,13 +139,9 @@ def settings_from(
     """Settings of a recipe with some values replaced; one clear sentence when they do not fit."""
     merged = _merge({}, read_recipe(recipe)) if recipe else {}
     merged = _merge(merged, values)
-    for key in merged:
-        if key not in Settings.model_fields:
-            near = difflib.get_close_matches(key, Settings.model_fields, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{origin}: there is no setting {key!r}{hint}")
+    _check_names(merged, origin)
     try:
-        return Settings(**merged)
+        return Settings(**{key: _typed(key, value) for key, value in merged.items()})
     except ValidationError as error:
         raise ValueError(f"{origin}: {_first_sentence(error)}") from None
 
@@ -144,9 +154,10 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"--set takes key=value, not {pair!r}")
         try:
-            values[key.strip()] = _number(yaml.safe_load(text))
+            values[key.strip()] = yaml.safe_load(text)
         except yaml.YAMLError:
             raise ValueError(f"--set {pair}: the value is not readable as YAML") from None
+    _check_names(values, "--set")
     return values
 
 
@@ -213,11 +224,21 @@ def _read_yaml(text: str, origin: str) -> dict[str, Any]:
         raise ValueError(f"{origin} is not readable as YAML: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{origin} holds no settings: expected lines of `name: value`")
-    return {str(key): _number(value) for key, value in values.items()}
+    return {str(key): value for key, value in values.items()}
 
 
-def _number(value: Any) -> Any:
-    """YAML reads 1e-3 as a string; a person means a number."""
+def _check_names(values: Iterable[str], origin: str) -> None:
+    for key in values:
+        if key not in Settings.model_fields:
+            near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{origin}: there is no setting {key!r}{hint}")
+
+
+def _typed(key: str, value: Any) -> Any:
+    """What a person means: YAML reads 1e-3 as a string and a folder called 2024 as a number."""
+    if key in ("data", "model"):
+        return None if value is None else str(value)
     if isinstance(value, str):
         try:
             return float(value)

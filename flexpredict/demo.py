@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from flexpredict.build import build_encoder, image_size
 from flexpredict.config import Settings, settings_from
 from flexpredict.data.sources import open_source
 from flexpredict.engine.checkpoint import write_text
+from flexpredict.engine.distributed import pick_device
 from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
 from flexpredict.report.page import write_demo_page
@@ -20,6 +19,7 @@ from flexpredict.train.together import Job, train_together
 
 RUNS = {"deterministic": "sincos", "stop": "stop"}
 TEST_SCENES = 4_000
+_OWN_FILES = {*RUNS, "results.json", "report.html"}
 _RECIPE_MINUTES = 5  # the recipe's steps are meant for this long on two cores
 
 Accuracies = Mapping[str, Mapping[str, float]]
@@ -39,18 +39,20 @@ def run_demo(out: Path, *, minutes: float, seed: int, device: str | None = None)
     """All of it. A longer demo goes on from the checkpoints of a shorter one in the same folder."""
     started = time.monotonic()
     settings = demo_settings(minutes, seed)
+    if out.exists() and not (out.is_dir() and {p.name for p in out.iterdir()} <= _OWN_FILES):
+        raise ValueError(f"{out} holds something other than a demo: choose another --out")
     assert settings.data is not None
     size = image_size(settings)[0]
     assert settings.steps is not None
     rendering = Tally("scenes")
     source = open_source(settings.data, image_size=size, progress=rendering)
     jobs = [
-        Job(settings.model_copy(update={"positions": positions}), out / name, settings.steps)
+        Job(settings.model_copy(update={"positions": positions}), out / name)
         for name, positions in RUNS.items()
     ]
     train_together(jobs, device=device)
     tasks = SceneTasks.open(len(source), TEST_SCENES, size, progress=rendering)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = pick_device(device)
     accuracies = {
         "majority": tasks.majority(),
         "pixels": tasks.probe_pixels(size),

@@ -61,6 +61,7 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
     full = tmp_path / "full"
     full.mkdir()
     (full / "thesis.tex").write_text("years of work")
+    (full / "old.npz").write_text("features of last year")
     new = str(tmp_path / "new")
     train = ["pretrain", str(photos), "--out", new, *FAST]
     features = ["features", str(empty), "--data", str(photos), "--out"]
@@ -77,6 +78,10 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
         "at least 4x4 patches": [*train, "--set=patch_size=16"],
         "is not empty and holds no run": ["pretrain", str(photos), "--out", str(full), *FAST],
         "cannot be written": ["pretrain", str(photos), "--out", "/proc/run", *FAST],
+        "there is no device 'gpu'": [*train, "--device", "gpu"],
+        "there is no setting 'out'": [*train, "--set=out=elsewhere"],
+        "holds something other than a demo": ["demo", "--out", str(full)],
+        "exists already": [*features, str(full / "old.npz")],
         "is no run": [*features, str(tmp_path / "f.npz")],
         "written as an .npz": [*features, "f.csv"],
         "there is no folder": [*features, "no/f.npz"],
@@ -91,6 +96,23 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
     assert not Path(new).exists()
     assert (full / "thesis.tex").read_text() == "years of work"
     assert list(empty.iterdir()) == []
+
+
+def test_pretrain__data_by_set_and_rotten_images_in_a_worker(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    out = ["--out", str(tmp_path / "run"), *FAST]
+    code, _, _ = _run(monkeypatch, capsys, "pretrain", f"--set=data={photos}", *out)
+    assert code == 0
+    rotten = tmp_path / "rotten"
+    rotten.mkdir()
+    for index in range(20):
+        (rotten / f"{index}.png").write_bytes(b"nothing")
+    out = ["--out", str(tmp_path / "other"), *FAST, "--set=workers=1"]
+    code, _, err = _run(monkeypatch, capsys, "pretrain", str(rotten), *out)
+    assert code == 2
+    assert "20 images in a row cannot be used; the first is" in err.splitlines()[-1]
+    assert "Traceback" not in err
 
 
 def test_recipes__listed_and_printed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

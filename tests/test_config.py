@@ -88,7 +88,8 @@ def test_recipes__own_file_with_a_base(tmp_path: Path) -> None:
 
 def test_overrides__values_are_yaml() -> None:
     values = config.parse_overrides(["lr=1e-3", "image_size=[96,64]", "tied=false", "steps=null"])
-    assert values == {"lr": 1e-3, "image_size": [96, 64], "tied": False, "steps": None}
+    settings = config.settings_from(values)
+    assert (settings.lr, settings.image_size, settings.tied) == (1e-3, (96, 64), False)
     with pytest.raises(ValueError, match="key=value, not 'lr'"):
         config.parse_overrides(["lr"])
 
@@ -98,6 +99,22 @@ def test_settings__survive_their_file(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(settings.to_yaml())
     assert config.read_settings(path) == settings
+
+
+def test_settings__a_folder_called_like_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    for data in ("2024", "1e3", "nan"):
+        settings = config.settings_from({"data": data})
+        path.write_text(settings.to_yaml())
+        assert config.read_settings(path).data == data
+    assert config.settings_from(config.parse_overrides(["data=2024"])).data == "2024"
+
+
+def test_settings__mae_has_random_masks_and_no_settings_of_ijepa() -> None:
+    assert config.settings_from({"objective": "mae"}).masking == "random"
+    assert config.settings_from({"objective": "mae", "masking": "even"}).masking == "even"
+    with pytest.raises(ValueError, match="target_layers is a setting of objective=ijepa"):
+        config.settings_from({"objective": "mae", "target_layers": 2})
 
 
 def test_digest__says_what_changes_results() -> None:

@@ -59,7 +59,7 @@ def crop_resize(pixels: Pixels, box: Box, size: tuple[int, int]) -> Pixels:
     if (bottom - top, right - left) == size:
         return pixels[top:bottom, left:right]
     channels = pixels.shape[2]
-    if channels in (3, 4):
+    if channels == 3:  # with four, Pillow would take the last for an alpha channel
         image = Image.fromarray(pixels)
         return np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
     planes = [

@@ -38,6 +38,7 @@ class Batch(NamedTuple):
     epoch: int
     place: int  # of the first image in the epoch's order
     rejected: dict[int, str]  # samples that could not be used, and why
+    failure: str | None  # why there is no batch; said here, since a worker cannot raise in one line
 
 
 class Order:
@@ -90,9 +91,12 @@ class Batches(Dataset[Batch]):
         seed = self.order.seed
         crops = uniforms(seed, Stream.CROP, epoch, indices, count=CROP_DRAWS)
         rejected: dict[int, str] = {}
-        images = np.stack(
-            [self._crop(int(i), draw, rejected) for i, draw in zip(indices, crops, strict=True)]
-        )
+        images, failure = np.empty((self.share, *self.image_size, self.channels), np.uint8), None
+        try:
+            for image, index, draw in zip(images, indices, crops, strict=True):
+                image[:] = self._crop(int(index), draw, rejected)
+        except BadImage as error:
+            failure = str(error)
         draws = uniforms(seed, Stream.AUGMENT, epoch, indices, count=BATCH_DRAWS)
         return Batch(
             images=torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
@@ -101,6 +105,7 @@ class Batches(Dataset[Batch]):
             epoch=epoch,
             place=place,
             rejected=rejected,
+            failure=failure,
         )
 
     def _crop(self, index: int, draws: NDArray[np.float64], rejected: dict[int, str]) -> Pixels:
@@ -112,15 +117,16 @@ class Batches(Dataset[Batch]):
 
 def read_usable(source: Source, index: int, channels: int, rejected: dict[int, str]) -> Pixels:
     """The pixels of a sample, or of the next one that can be decoded; what could not is noted."""
-    for step in range(_MOST_REPLACEMENTS):
+    tries = min(_MOST_REPLACEMENTS, len(source))
+    for step in range(tries):
         candidate = (index + step) % len(source)
         try:
             return decode(source.read(candidate), channels)
         except (BadImage, OSError) as error:
             rejected[candidate] = str(error)
-    raise ValueError(
-        f"{_MOST_REPLACEMENTS} images in a row cannot be used; the first is "
-        f"{source.name(index)}: {rejected[index]}"
+    raise BadImage(
+        f"{tries} images in a row cannot be used; the first is {source.name(index)}: "
+        f"{rejected[index]}"
     )
 
 

@@ -4,7 +4,7 @@
       step-00012000/
         model.safetensors       encoder.*, predictor.*, target_encoder.*
         optimizer.safetensors   <parameter>.<slot>
-        state.json              step, settings digest, gradient scaler
+        state.json              step, number of images, gradient scaler
       latest                    the name of the newest complete one
 
 Everything is written under a temporary name and then renamed; nothing is ever unpickled.
@@ -38,8 +38,9 @@ def save(
     folder = run / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
+    for left_over in folder.glob(".step-*"):  # of a save that was killed
+        shutil.rmtree(left_over)
     temporary = folder / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     _write_tensors(model.state_dict(), temporary / MODEL)
     _write_tensors(_flatten(model, optimizer), temporary / OPTIMIZER)

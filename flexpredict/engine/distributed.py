@@ -45,14 +45,25 @@ class Ranks:
             dist.barrier()
 
 
+def pick_device(name: str | None = None) -> torch.device:
+    """The device of that name; without one, a GPU if there is one."""
+    try:
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}: use cpu, cuda or cuda:1, …") from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} was asked for, but torch finds no CUDA GPU here")
+    return place
+
+
 @contextmanager
 def processes(device: str | None = None) -> Iterator[Ranks]:
     """The process group that torchrun's environment describes, or one process without it."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = pick_device(device)
     if place.type == "cuda":
-        place = torch.device("cuda", local)
+        place = place if place.index is not None else torch.device("cuda", local)
         torch.cuda.set_device(place)
     if world == 1:
         yield Ranks(0, 1, place)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PENALTIES = tuple(10.0**exponent for exponent in range(-4, 6))  # per training image, times 1e-3
+PENALTIES = tuple(10.0**exponent for exponent in range(-7, 3))  # per training image
 _HELD_OUT = 0.2
 
 
@@ -54,7 +54,7 @@ def _fit(features: Tensor, labels: Tensor, penalties: tuple[float, ...]) -> list
         _Fit(
             mean,
             scale,
-            vectors @ (projected / (values.clamp(min=0) + 1e-3 * penalty * len(x))[:, None]),
+            vectors @ (projected / (values.clamp(min=0) + penalty * len(x))[:, None]),
             bias,
         )
         for penalty in penalties

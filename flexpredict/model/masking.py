@@ -12,6 +12,7 @@ A setting that cannot give valid masks is refused when the sampler is made. A dr
 little context is thrown away and another takes its place: targets never leak into the context.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +24,8 @@ Grid = tuple[int, int]
 Range = tuple[float, float]
 
 _TRIAL_IMAGES = 8192  # draws by which a sampler judges its settings when it is made
+_TRIAL_PARTS = 64
+_MOST_REFUSED_OF_A_SIZE = 0.90
 _MOST_REFUSED = 0.30  # of draws; beyond this a grid is refused by `PaperMasks`
 _KEPT_SHARE = 0.95  # of draws have at least as much context as `EvenMasks` takes
 
@@ -127,8 +130,10 @@ class PaperMasks:
         self.target_aspect = target_aspect
         self.context_scale = context_scale
         self.min_context = min_context
-        self.refused = self._refused_share()
-        if self.refused > _MOST_REFUSED:
+        self._refused_by_size = self._trial()
+        shares = torch.tensor([share for part in self._refused_by_size.values() for share in part])
+        self.refused = float(shares.mean())
+        if self.refused > _MOST_REFUSED or shares.max() > _MOST_REFUSED_OF_A_SIZE:
             raise ValueError(
                 f"paper masks leave {min_context} or fewer context patches in {self.refused:.0%} "
                 f"of draws on a {_name(grid)} grid: use smaller patches or masking=even"
@@ -146,7 +151,7 @@ class PaperMasks:
         target = self.block_size(draws[0], self.target_scale, self.target_aspect)
         context = self.block_size(draws[1], self.context_scale, (1.0, 1.0))
         top, left, visible = self._candidates(
-            _candidates_for(count, self.refused), target, context, generator
+            _candidates_for(count, self._refused_share(target)), target, context, generator
         )
         kept = visible.sum(dim=1)  # (M,)
         chosen = _first_valid(kept > self.min_context, count)
@@ -182,18 +187,26 @@ class PaperMasks:
         column = left[..., None] + torch.arange(block[1], device=top.device)  # (B, K, w)
         return (row[..., :, None] * self.grid[1] + column[..., None, :]).flatten(2)
 
-    def _refused_share(self) -> float:
+    def _refused_share(self, target: tuple[int, int]) -> float:
+        """The share of draws that leave too little context with target blocks of this size."""
+        known = self._refused_by_size.get(target)
+        return max(known or itertools.chain.from_iterable(self._refused_by_size.values()))
+
+    def _trial(self) -> dict[tuple[int, int], list[float]]:
+        """Shares of refused draws by block size, from equal parts of the range of the draw."""
         generator = torch.Generator().manual_seed(0)
-        draws, each, failed = 64, _TRIAL_IMAGES // 64, 0
-        for place in range(draws):  # the middle of each of `draws` equal parts of [0, 1)
-            part = (place + 0.5) / draws
+        each = _TRIAL_IMAGES // _TRIAL_PARTS
+        shares: dict[tuple[int, int], list[float]] = {}
+        for place in range(_TRIAL_PARTS):
+            part = (place + 0.5) / _TRIAL_PARTS
             target = self.block_size(part, self.target_scale, self.target_aspect)
             context = self.block_size(part, self.context_scale, (1.0, 1.0))
-            if min(*target, *context) < 1:
-                return 1.0
-            *_, visible = self._candidates(each, target, context, generator)
-            failed += int((visible.sum(dim=1) <= self.min_context).sum())
-        return failed / (draws * each)
+            refused = 1.0
+            if min(*target, *context) > 0:
+                *_, visible = self._candidates(each, target, context, generator)
+                refused = float((visible.sum(dim=1) <= self.min_context).double().mean())
+            shares.setdefault(target, []).append(refused)
+        return shares
 
 
 class EvenMasks:

@@ -91,9 +91,9 @@ class StochasticPositions(nn.Module):
         self.l1, self.l2 = l1, l2
         self.noise_dim = encoder_dim if covariance == "projected" else predictor_dim
         self.noise_projection: nn.Linear | None = None
-        if not tied:
-            if covariance == "fixed":
-                raise ValueError("a fixed covariance has no matrix to untie: set tied=True")
+        if not tied and covariance == "fixed":
+            raise ValueError("a fixed covariance has no matrix to untie: set tied=True")
+        if not tied and noise_std > 0:
             self.noise_projection = nn.Linear(encoder_dim, predictor_dim, bias=False)
 
     def context(

@@ -1,15 +1,13 @@
 """What an objective is given beside the images: masks and random numbers, part by part."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
-from flexpredict.model.predictor import Predictor
-from flexpredict.model.vit import Encoder
 
 
 class View(NamedTuple):
@@ -17,22 +15,6 @@ class View(NamedTuple):
 
     masks: Masks
     draws: Draws
-
-
-class Objective(Protocol):
-    """What the training loop needs of an objective: a module that turns a batch into its loss."""
-
-    encoder: Encoder
-    predictor: Predictor
-
-    @property
-    def encoders(self) -> Mapping[str, Encoder]:
-        """The encoders by name: "target", the one to use and evaluate, and "context"."""
-        ...
-
-    def __call__(self, images: Tensor, views: Sequence[View]) -> Tensor: ...
-
-    def update_target(self, momentum: float) -> None: ...
 
 
 def split(images: Tensor, views: Sequence[View]) -> Iterator[tuple[slice, View]]:

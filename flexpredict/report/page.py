@@ -30,6 +30,15 @@ figcaption, .note { color: #555; font-size: .9rem; }
 details { margin: 1rem 0; } pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
 @media print { body { margin: 0; max-width: none; } figure, table { break-inside: avoid; } }
 """
+# What people call the rows and columns of the demo's table.
+ROW_NAMES = {
+    "majority": "majority class",
+    "pixels": "pixel block means",
+    "untrained": "untrained encoder",
+    "deterministic": "deterministic positions",
+    "stop": "StoP",
+}
+TASK_NAMES = {"count": "count", "dist": "distance", "class": "class"}
 _SHOWN_IMAGES, _MASKED_IMAGES, _SMOOTH = 32, 6, 25
 
 
@@ -42,6 +51,10 @@ def write_demo_page(
 ) -> None:
     """The demo's page: table, curves, masks and scenes."""
     shown = _images(source, settings, _SHOWN_IMAGES)
+    named = {
+        ROW_NAMES[row]: {TASK_NAMES[task]: value for task, value in values.items()}
+        for row, values in accuracies.items()
+    }
     sampler = build_sampler(settings, _grid(settings))
     metrics = {run.name: read_metrics(run) for run in runs}
     gauges = {"loss": "loss", "norm_A": "norm of A", "norm_mask_token": "norm of m̃"}
@@ -51,8 +64,10 @@ def write_demo_page(
         "encoder was fitted on the training scenes and tested once. At this size the demo shows "
         "that pretraining works; it makes no claim about StoP against deterministic positions.</p>",
         "<h2>Probes</h2>",
-        _table(accuracies),
-        _figure(figures.to_svg(figures.bars(accuracies, "majority")), "Test accuracy by task."),
+        _table(named),
+        _figure(
+            figures.to_svg(figures.bars(named, ROW_NAMES["majority"])), "Test accuracy by task."
+        ),
         "<h2>Curves</h2>",
         _figure(
             figures.to_svg(figures.curves(metrics, gauges, smooth=_SMOOTH)),

@@ -1,6 +1,7 @@
 """The training loop, to be read in one sitting."""
 
 import math
+import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from flexpredict import build
-from flexpredict.config import Settings, read_settings
+from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
 from flexpredict.data.cores import usable_cores
@@ -27,8 +29,7 @@ from flexpredict.train.monitor import Monitor, say
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
-_FREE = {"data", "workers", "log_every", "checkpoint_every", "keep_checkpoints", "epochs", "steps"}
-_ASK_EVERY = 8  # steps between two rounds of asking all processes whether one was told to stop
+_FREE = WITHOUT_EFFECT | {"epochs", "steps"}
 
 
 class Interrupted(Exception):
@@ -78,9 +79,14 @@ def train(
             f"{run} was started on {state['images']} images, not {len(source)}: resume it on the "
             f"same images, or choose another --out"
         )
-    if state and scaler.is_enabled():
+    if first > schedule.steps:
+        raise ValueError(
+            f"{run} is at step {first}, beyond the {schedule.steps} that were asked for: ask for "
+            f"more, or choose another --out"
+        )
+    if state and state["scaler"] and scaler.is_enabled():
         scaler.load_state_dict(state["scaler"])
-    if first >= schedule.steps and (run / WEIGHTS).exists():
+    if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, 0.0, None)
     model = objective if ranks.world == 1 else DistributedDataParallel(objective)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
@@ -90,6 +96,7 @@ def train(
         (run / WEIGHTS).unlink(missing_ok=True)  # a longer run makes the finished one old
 
     def save(step: int) -> None:
+        _check_finite(objective, step)
         if ranks.is_main:
             extra = {"images": len(source), "scaler": scaler.state_dict()}
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
@@ -112,6 +119,8 @@ def train(
             if monitor is not None:
                 for index, reason in batch.rejected.items():
                     monitor.reject(source.name(index), reason)
+            if batch.failure is not None:
+                raise ValueError(batch.failure)
             optim.set_step(optimizer.param_groups, schedule, step)
             images = batch.images.to(device, non_blocking=True)
             if settings.augment == "crop-flip-gray-blur":
@@ -156,8 +165,8 @@ def train(
                 value = float(ranks.mean(loss))
                 if not math.isfinite(value):
                     raise FloatingPointError(
-                        f"the loss is {value} at step {done}: lower lr or raise warmup, and resume "
-                        f"from the last checkpoint or start again"
+                        f"the loss is {value} at step {done}: start again with a lower lr or a "
+                        f"longer warmup; what was saved before is in {run / 'checkpoints'}"
                     )
                 now = time.monotonic()
                 seen = (done - logged_step) * settings.batch_size
@@ -169,7 +178,7 @@ def train(
                     "lr": schedule.learning_rate(step),
                     "weight_decay": schedule.weight_decay(step),
                     "ema": schedule.ema(step),
-                    "gradient_norm": float(gradient) if gradient is not None else None,
+                    "gradient_norm": _finite(gradient),
                     **{name: float(gauge) for name, gauge in gauges.items()},
                     "images_per_second": round(seen / max(now - logged_at, 1e-9), 2),
                     "seconds": round(now - started, 3),
@@ -177,9 +186,7 @@ def train(
                 if monitor is not None:
                     monitor.log(metrics)
                 logged_at, logged_step = now, done
-            told = stop.received
-            if ranks.world > 1:
-                told = done % _ASK_EVERY == 0 and ranks.any(told)
+            told = ranks.any(stop.received)
             if told or done % settings.checkpoint_every == 0 or done == schedule.steps:
                 save(done)
             if told and done < schedule.steps:
@@ -222,6 +229,22 @@ def _check_same(before: Settings, now: Settings, run: Path) -> None:
             )
 
 
+def _check_finite(objective: torch.nn.Module, step: int) -> None:
+    """A broken state must not push a sound one out of the kept checkpoints."""
+    norms = torch.stack(torch._foreach_norm(list(objective.parameters())))
+    if not bool(norms.isfinite().all()):
+        raise FloatingPointError(
+            f"the weights are not finite after step {step}, which was not saved: start again with "
+            f"a lower lr or a longer warmup"
+        )
+
+
+def _finite(value: Tensor | None) -> float | None:
+    """A number that JSON can hold; a scaled float16 gradient may overflow now and then."""
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else None
+
+
 def _check_accumulation(settings: Settings, share: int) -> None:
     if share % settings.accumulate:
         raise ValueError(
@@ -230,7 +253,9 @@ def _check_accumulation(settings: Settings, share: int) -> None:
 
 
 def _workers(settings: Settings) -> int:
-    return min(8, usable_cores()) if settings.workers is None else settings.workers
+    if settings.workers is not None:
+        return settings.workers
+    return min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _announce(

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -96,8 +97,8 @@ class Monitor:
         self._rejections = run / REJECTED
         self._rejected: set[str] = set()
         if self._rejections.exists():
-            lines = self._rejections.read_text().splitlines()
-            self._rejected = {json.loads(line)["name"] for line in lines}
+            lines = _whole_lines(self._rejections)
+            self._rejected = {line["name"] for line in lines}
         self._name = name
         self._bars = Bars({name: total}) if show else None
 
@@ -121,7 +122,7 @@ class Monitor:
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """One line, with at least `step` and `loss`."""
-        self._metrics.write(json.dumps(metrics) + "\n")
+        self._metrics.write(json.dumps(metrics, allow_nan=False) + "\n")
         if self._bars is not None:
             self._bars.update(self._name, metrics["step"], note_of(metrics))
 
@@ -137,13 +138,16 @@ def _drop_lines_after(path: Path, step: int) -> None:
     """Removes what an interrupted run logged after the checkpoint from which it goes on."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text().splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError):
-            continue  # a line that was cut off in the middle of a write
+    kept = [json.dumps(line) + "\n" for line in _whole_lines(path) if line["step"] <= step]
     temporary = path.with_name(f".{path.name}")
     temporary.write_text("".join(kept))
     temporary.replace(path)
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """All lines but one that was cut off in the middle of a write."""
+    lines = []
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines

@@ -1,80 +1,88 @@
 """Several runs at once on one machine, each in a process of its own: small ones do not fill it."""
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import IO
 
-import torch
-
-from flexpredict import build
 from flexpredict.config import Settings
 from flexpredict.data.cores import usable_cores
-from flexpredict.data.sources import open_source
-from flexpredict.engine.distributed import StopSignal, processes
-from flexpredict.train.loop import Interrupted, train
+from flexpredict.engine.distributed import StopSignal
+from flexpredict.train.loop import Interrupted
 from flexpredict.train.monitor import METRICS, Bars, note_of
 
 _POLL_SECONDS = 0.25
+_INTERRUPTED = 75
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to start or to go on with; its settings name its data."""
+    """A run to start or to go on with; its settings name its data and its steps."""
 
     settings: Settings
     run: Path
-    steps: int
 
 
 def train_together(jobs: Sequence[Job], *, device: str | None = None) -> None:
-    """Trains all of them; a signal stops and saves all of them."""
-    context = multiprocessing.get_context("spawn")
-    threads = max(1, usable_cores() // len(jobs))
-    workers: list[tuple[Job, SpawnProcess, Connection]] = []
-    for job in jobs:
-        ours, theirs = context.Pipe(duplex=False)
-        worker = context.Process(target=_work, args=(job, threads, device, theirs))
-        worker.start()
-        theirs.close()
-        workers.append((job, worker, ours))
-    bars = Bars({job.run.name: job.steps for job in jobs})
-    told = False
-    try:
-        with StopSignal() as stop:
-            while any(worker.is_alive() for _, worker, _ in workers):
-                workers[0][1].join(_POLL_SECONDS)
-                for job, worker, _ in workers:
-                    worker.join(_POLL_SECONDS / len(workers))
-                    _show(bars, job)
-                    if stop.received and not told:
-                        worker.terminate()  # SIGTERM: it saves and leaves
-                told = told or stop.received
-    finally:
-        bars.close()
-    for job, worker, ours in workers:
-        if worker.exitcode != 0:
-            kind, sentence = ours.recv() if ours.poll() else ("RuntimeError", "it died")
-            errors = {"ValueError": ValueError, "Interrupted": Interrupted}
-            raise errors.get(kind, RuntimeError)(f"{job.run}: {sentence}")
+    """Trains all of them; a signal stops and saves all of them, and so does the failure of one."""
+    threads = str(max(1, usable_cores() // len(jobs)))
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [
+            _start(job, Path(folder) / str(number), threads, device)
+            for number, job in enumerate(jobs)
+        ]
+        bars = Bars({job.run.name: job.settings.steps or 0 for job in jobs})
+        told = False
+        try:
+            with StopSignal() as stop:
+                while any(worker.poll() is None for worker, _ in workers):
+                    for job, (worker, _) in zip(jobs, workers, strict=True):
+                        _wait(worker)
+                        _show(bars, job)
+                    failed = any(worker.poll() for worker, _ in workers)
+                    if (stop.received or failed) and not told:
+                        told = True
+                        for worker, _ in workers:
+                            worker.terminate()  # it saves and leaves
+        finally:
+            bars.close()
+        codes = [worker.returncode for worker, _ in workers]
+        for code, (_, errors) in zip(codes, workers, strict=True):
+            if code not in (0, _INTERRUPTED, -15):
+                sentence = _last_line(errors) or f"a run ended with code {code}"
+                raise (ValueError if code == 2 else RuntimeError)(sentence)
+        if any(codes):
+            raise Interrupted("stopped, and both runs are saved; the same command goes on")
 
 
-def _work(job: Job, threads: int, device: str | None, parent: Connection) -> None:
-    os.setsid()  # Ctrl-C reaches the parent alone, which tells each of us once
-    torch.set_num_threads(threads)
+def _start(
+    job: Job, scratch: Path, threads: str, device: str | None
+) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """`flexpredict pretrain` as anybody would call it: no code of the caller runs in it."""
+    recipe, errors = scratch.with_suffix(".yaml"), scratch.with_suffix(".log").open("w+b")
+    recipe.write_text(job.settings.to_yaml())
+    command = [sys.executable, "-m", "flexpredict", "pretrain", "--recipe", str(recipe), "--resume"]
+    command += ["--out", str(job.run), *(["--device", device] if device else [])]
+    worker = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env=os.environ | {"OMP_NUM_THREADS": threads},
+        start_new_session=True,  # Ctrl-C reaches us alone, and we tell each of them once
+    )
+    return worker, errors
+
+
+def _wait(worker: subprocess.Popen[bytes]) -> None:
     try:
-        with processes(device) as ranks:
-            assert job.settings.data is not None
-            size = build.image_size(job.settings)[0]
-            source = open_source(job.settings.data, image_size=size)
-            train(job.settings, source, job.run, ranks, resume=True, show=False)
-    except Exception as error:
-        parent.send((type(error).__name__, str(error)))
-        raise SystemExit(1) from None
+        worker.wait(_POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return
 
 
 def _show(bars: Bars, job: Job) -> None:
@@ -88,3 +96,9 @@ def _show(bars: Bars, job: Job) -> None:
     if lines and lines[-1].startswith(b"{"):
         metrics = json.loads(lines[-1])
         bars.update(job.run.name, metrics["step"], note_of(metrics))
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("flexpredict: ") if lines else ""

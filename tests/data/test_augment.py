@@ -62,6 +62,13 @@ def test_crop_resize__is_pillows() -> None:
     assert np.array_equal(augment.crop_resize(five, box, (24, 32))[..., :3], np.asarray(expected))
 
 
+def test_crop_resize__a_fourth_channel_is_no_alpha() -> None:
+    image = np.full((8, 8, 4), 200, dtype=np.uint8)
+    image[::2, :, 3] = 0
+    resized = augment.crop_resize(image, (0, 0, 8, 8), (5, 5))
+    assert (resized[..., :3] == 200).all()
+
+
 def test_augment_batch__flip_and_gray_are_pillows() -> None:
     image = _image()
     # flip, gray, blur, radius: below 0.5, 0.2 and 0.5 they happen

@@ -173,8 +173,9 @@ def test_batches__nothing_usable_stops_with_a_sentence(tmp_path: Path) -> None:
     for index in range(5):
         (tmp_path / f"{index}.png").write_bytes(b"nothing")
     source = FolderSource(tmp_path)
-    with pytest.raises(ValueError, match="images in a row cannot be used"):
-        _batches(source)[0]
+    for batch in (_batches(source)[0], *load(_batches(source), range(1), workers=1)):
+        assert batch.failure is not None
+        assert batch.failure.startswith("5 images in a row cannot be used; the first is")
 
 
 def test_central_images__evaluation_refuses_rotten_files(tmp_path: Path) -> None:

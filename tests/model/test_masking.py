@@ -158,6 +158,17 @@ def test_paper__small_grid_keeps_the_minimum_without_leaking() -> None:
         assert not (context & targets).any()
 
 
+@pytest.mark.parametrize("grid", [(7, 7), (6, 8), (8, 8)])
+def test_paper__images_of_a_chunk_have_masks_of_their_own(grid: tuple[int, int]) -> None:
+    """Where many draws are refused, enough are made: none has to serve twice."""
+    sampler, generator = PaperMasks(grid), _generator()
+
+    for _ in range(100):
+        masks = sampler.sample(32, generator)
+        unlike = len({tuple(image.flatten().tolist()) for image in masks.targets})
+        assert unlike >= 31
+
+
 def test_paper__hopeless_grid_is_refused() -> None:
     with pytest.raises(ValueError, match=r"in 4\d% of draws on a 6x6 grid"):
         PaperMasks((6, 6))

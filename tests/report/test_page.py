@@ -34,7 +34,8 @@ def test_page__numbers_and_names(run: Path, pictures: np.ndarray, tmp_path: Path
     for number in ("13.1", "20.0", "25.5", "44.4"):
         assert f"<td>{number}</td>" in page
     assert "<script" not in page
-    assert "a&lt;script&gt;alert(1)&lt;" in page
+    assert "a&lt;script&gt;alert(1)&lt;" in page  # the name of the run
+    assert "<td>StoP</td>" in page
     assert not re.search(r"""(src|href)=["']?http""", page)
 
 

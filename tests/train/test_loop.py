@@ -155,6 +155,23 @@ def test_resume__other_settings_or_images_are_refused(pictures: np.ndarray, tmp_
     assert (run / "config.yaml").read_text() == config
 
 
+def test_resume__shorter_schedule_is_refused(pictures: np.ndarray, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    fp.pretrain(pictures, run, **SMALL)
+    with pytest.raises(ValueError, match="is at step 8, beyond the 5 that were asked for"):
+        fp.pretrain(pictures, run, resume=True, **SMALL | {"steps": 5})
+    assert read_settings(run / "config.yaml").steps == 8
+
+
+def test_checkpoint__broken_weights_are_not_saved(pictures: np.ndarray, tmp_path: Path) -> None:
+    """Nothing is logged in time, so only the save can notice."""
+    run = tmp_path / "run"
+    broken = {"lr": 1e30, "lr_start": 1e30, "log_every": 1000}
+    with pytest.raises(FloatingPointError, match="not finite after step 3, which was not saved"):
+        fp.pretrain(pictures, run, **SMALL | broken)
+    assert checkpoint.newest(run) is None
+
+
 def test_accumulation__same_losses(pictures: np.ndarray, tmp_path: Path) -> None:
     """Micro-batches of 4 cut the chunks of 8 in two: masks and noise stay the same."""
     fp.pretrain(pictures, tmp_path / "one", **SMALL)
