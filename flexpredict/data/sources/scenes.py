@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,10 +30,8 @@ def scenes(
     count = count or default
     folder = cache_folder() / f"scenes-{_renderer()}-{size}px-{start}-{count}"
     if not (folder / "labels.npz").exists():
-        workers = usable_cores()
-        images, labels = render_set(
-            0, count, size, start=start, workers=workers, progress=_counted(progress, count)
-        )
+        told = None if progress is None else functools.partial(_tell, progress, count)
+        images, labels = render_set(0, count, size, start=start, workers=_workers(), progress=told)
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "images.npy", lambda file: np.save(file, images))
         # The labels come last: their presence says that the set is whole.
@@ -48,16 +47,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get("FLEXPREDICT_CACHE") or Path(base) / "flexpredict")
 
 
-def _counted(progress: Progress | None, total: int) -> Callable[[int], None]:
-    done = 0
+def _workers() -> int:
+    """Processes to render with: all cores under our own command.
 
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress is not None:
-            progress(done, total)
+    Somebody else's script may lack a main guard, and would run again in every process.
+    """
+    main = sys.modules["__main__"]
+    name = main.__spec__.name if main.__spec__ else Path(getattr(main, "__file__", "")).stem
+    return usable_cores() if name.partition(".")[0] == "flexpredict" else 1
 
-    return count
+
+def _tell(progress: Progress, total: int, done: int) -> None:
+    progress(done, total)
 
 
 @functools.cache
