@@ -179,7 +179,7 @@ def train(
                     "weight_decay": schedule.weight_decay(step),
                     "ema": schedule.ema(step),
                     "gradient_norm": _finite(gradient),
-                    **{name: float(gauge) for name, gauge in gauges.items()},
+                    **{name: _finite(gauge) for name, gauge in gauges.items()},
                     "images_per_second": round(seen / max(now - logged_at, 1e-9), 2),
                     "seconds": round(now - started, 3),
                 }
@@ -240,7 +240,7 @@ def _check_finite(objective: torch.nn.Module, step: int) -> None:
 
 
 def _finite(value: Tensor | None) -> float | None:
-    """A number that JSON can hold; a scaled float16 gradient may overflow now and then."""
+    """A number that JSON can hold; in float16 a scaled gradient may overflow now and then."""
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) else None
 
