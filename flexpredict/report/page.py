@@ -28,6 +28,8 @@ figure { margin: 1rem 0; overflow-x: auto; }
 figure svg, figure img { max-width: 100%; height: auto; }
 figcaption, .note { color: #555; font-size: .9rem; }
 details { margin: 1rem 0; } pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
+.wide { overflow-x: auto; }
+@media (max-width: 36rem) { th, td { padding: .25rem .35rem; font-size: .85rem; } }
 @media print { body { margin: 0; max-width: none; } figure, table { break-inside: avoid; } }
 """
 # What people call the rows and columns of the demo's table.
@@ -57,7 +59,7 @@ def write_demo_page(
     }
     sampler = build_sampler(settings, _grid(settings))
     metrics = {run.name: read_metrics(run) for run in runs}
-    gauges = {"loss": "loss", "norm_A": "norm of A", "norm_mask_token": "norm of m̃"}
+    gauges = {"loss": "loss", "norm_A": "norm of A", "norm_mask_token": "norm of the mask token"}
     sections = [
         "<p class=note>Two encoders were pretrained on the embedded scenes, one with deterministic "
         "and one with stochastic positions (StoP). A ridge probe on frozen features of the target "
@@ -111,7 +113,9 @@ def _table(rows: Mapping[str, Mapping[str, float]]) -> str:
         numbers = [values[task] for task in tasks]
         cells = "".join(f"<td>{n:.1f}</td>" for n in [*numbers, sum(numbers) / len(numbers)])
         body.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    rows_of = "".join(body)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows_of}</tbody></table>"
+    return f"<div class=wide>{table}</div>"
 
 
 def _figure(content: str, caption: str) -> str:

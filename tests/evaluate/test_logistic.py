@@ -1,0 +1,72 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from flexpredict.evaluate.logistic import fit_logistic
+
+
+def _blobs(count: int, classes: int, dim: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(99))
+    labels = torch.randint(classes, (count,), generator=generator)
+    noise = torch.randn(count, dim, generator=generator)
+    return (centres[labels] + 1.5 * noise).double(), labels
+
+
+@pytest.mark.parametrize("penalty", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_logistic__equals_newtons_method(penalty: float, intercept: bool) -> None:
+    """A second solver on the same objective: the same probabilities to 1e-5."""
+    x, labels = _blobs(150, 3, 4, 0)
+    fit = fit_logistic(x, labels, penalty=penalty, intercept=intercept, tolerance=1e-7)
+    assert fit.converged
+    standard = (x - x.mean(0)) / x.std(0)
+    design = torch.cat([standard, torch.ones(150, 1).double()], 1) if intercept else standard
+    width = design.shape[1]
+    decayed = torch.ones(3, width, dtype=torch.float64)
+    decayed[:, 4:] = 0  # the intercept costs nothing
+
+    def loss(flat: torch.Tensor) -> torch.Tensor:
+        weight = flat.view(3, width)
+        cost = F.cross_entropy(design @ weight.T, labels)
+        return cost + penalty / 300 * (decayed * weight).square().sum()
+
+    flat = torch.zeros(3 * width, dtype=torch.float64)
+    for _ in range(50):
+        gradient = torch.func.grad(loss)(flat)
+        hessian = torch.func.hessian(loss)(flat) + 1e-10 * torch.eye(len(flat)).double()
+        flat = flat - torch.linalg.solve(hessian, gradient)
+    newton = (design @ flat.view(3, width).T).softmax(1)
+    ours = F.linear(standard, fit.weight, fit.bias).softmax(1)
+    torch.testing.assert_close(ours, newton, rtol=0, atol=1e-5)
+
+
+def test_logistic__reaches_known_separability_and_stays_at_chance() -> None:
+    torch.manual_seed(0)
+    labels = torch.randint(2, (2, 8000))
+    features = torch.randn(2, 8000, 10)
+    features[..., 0] += 2 * labels
+    best = 100 * 0.5 * (1 + math.erf(1 / math.sqrt(2)))
+    room = 5 * math.sqrt(best * (100 - best) / 8000)
+    fit = fit_logistic(features[0], labels[0])
+    assert fit.accuracy(features[1], labels[1]) == pytest.approx(best, abs=room)
+    shuffled = labels[:, torch.randperm(8000)]
+    chance = fit_logistic(features[0], shuffled[0]).accuracy(features[1], shuffled[1])
+    assert abs(chance - 50) < 5 * math.sqrt(2500 / 8000)
+
+
+def test_logistic__own_statistics_undo_a_shift_of_the_test_set() -> None:
+    x, labels = _blobs(2000, 3, 6, 1)
+    fit = fit_logistic(x, labels)
+    plain = fit.accuracy(x, labels)
+    assert fit.accuracy(3 * x + 5, labels, own_statistics=True) == pytest.approx(plain, abs=0.5)
+    assert fit.accuracy(3 * x + 5, labels) < plain - 5
+
+
+def test_logistic__says_when_it_did_not_converge() -> None:
+    x, labels = _blobs(500, 3, 6, 2)
+    fit = fit_logistic(x, labels, penalty=1e-6, most_iterations=3, tolerance=1e-10)
+    assert not fit.converged
+    assert fit.iterations == 3
