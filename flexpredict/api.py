@@ -1,7 +1,7 @@
 """What people call from Python; the command line calls the same."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 from flexpredict.build import image_size
 from flexpredict.config import settings_from
 from flexpredict.data.sources import Source, open_source
-from flexpredict.demo import Demo, run_demo
 from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.features import extract
 from flexpredict.model.vit import Encoder
 from flexpredict.train.loop import Result, train
 from flexpredict.train.monitor import Tally
+
+if TYPE_CHECKING:
+    from flexpredict.demonstration import Demo
 
 Data = str | Path | Source | NDArray[np.uint8]
 
@@ -82,6 +84,10 @@ def features(
 
 def demo(
     out: str | Path = "demo-run", *, minutes: float = 5, seed: int = 0, device: str | None = None
-) -> Demo:
+) -> "Demo":
     """Pretrains with and without StoP on the embedded scenes, probes both and writes a report."""
+    from flexpredict.demonstration import (
+        run_demo,  # draws figures: nobody else has to wait for matplotlib
+    )
+
     return run_demo(Path(out), minutes=minutes, seed=seed, device=device)

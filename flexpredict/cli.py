@@ -17,8 +17,6 @@ from rich.table import Table
 
 import flexpredict
 from flexpredict import config
-from flexpredict.demo import TEST_SCENES
-from flexpredict.report.page import ROW_NAMES, TASK_NAMES
 from flexpredict.train.loop import Interrupted, summary
 
 app = typer.Typer(
@@ -83,6 +81,8 @@ def demo(
 
     Example: `flexpredict demo --out demo-run/`
     """
+    from flexpredict.demonstration import TEST_SCENES
+
     result = flexpredict.demo(out, minutes=minutes, seed=seed, device=device)
     if as_json:
         done = {"steps": result.steps, "seconds": round(result.seconds, 1)}
@@ -161,6 +161,8 @@ def recipes(
 
 
 def _print_accuracies(accuracies: Mapping[str, Mapping[str, float]]) -> None:
+    from flexpredict.report.page import ROW_NAMES, TASK_NAMES
+
     table = Table()
     table.add_column("test accuracy, %")
     tasks = list(next(iter(accuracies.values())))

@@ -1,13 +1,16 @@
 """The demo: quickly for its behaviour, slowly for what it claims."""
 
+import importlib
 import json
 import os
+import pkgutil
 import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -76,3 +79,11 @@ def test_demo__pretraining_helps_over_five_seeds(tmp_path: Path) -> None:
     for gain in gains.values():
         assert np.mean(gain) >= 3
         assert min(gain) > 0
+
+
+def test_names__a_module_does_not_hide_a_function() -> None:
+    """Importing everything leaves the public names what they are."""
+    for module in pkgutil.walk_packages(fp.__path__, "flexpredict."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    assert all(not isinstance(getattr(fp, name), ModuleType) for name in fp.__all__)
