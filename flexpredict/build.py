@@ -7,7 +7,7 @@ from flexpredict.data.loader import Batches, Order
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Source
 from flexpredict.engine.optim import Schedule
-from flexpredict.model.masking import EvenMasks, Grid, MaskSampler, PaperMasks, RandomMasks
+from flexpredict.model.masking import Blocks, EvenMasks, Grid, MaskSampler, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions
 from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import Encoder, create_encoder, shape_of
@@ -86,22 +86,15 @@ def build_objective(settings: Settings) -> IJepa | Mae:
 def build_sampler(settings: Settings, grid: Grid) -> MaskSampler:
     if settings.masking == "random":
         return RandomMasks(grid, mask_ratio=settings.mask_ratio)
+    blocks: Blocks = {
+        "target_blocks": settings.target_blocks,
+        "target_scale": settings.target_scale,
+        "target_aspect": settings.target_aspect,
+        "context_scale": settings.context_scale,
+    }
     if settings.masking == "paper":
-        return PaperMasks(
-            grid,
-            target_blocks=settings.target_blocks,
-            target_scale=settings.target_scale,
-            target_aspect=settings.target_aspect,
-            context_scale=settings.context_scale,
-            min_context=settings.min_context,
-        )
-    return EvenMasks(
-        grid,
-        target_blocks=settings.target_blocks,
-        target_scale=settings.target_scale,
-        target_aspect=settings.target_aspect,
-        context_scale=settings.context_scale,
-    )
+        return PaperMasks(grid, min_context=settings.min_context, **blocks)
+    return EvenMasks(grid, **blocks)
 
 
 def build_batches(settings: Settings, source: Source, rank: int = 0, world: int = 1) -> Batches:

@@ -75,7 +75,7 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
         "fill a batch of 500": [*train, "--set=batch_size=500"],
         "is not known": [*train, "--model", "resnet"],
         "there is no recipe": [*train, "--recipe", "best"],
-        "at least 4x4 patches": [*train, "--set=patch_size=16"],
+        "a grid of at least 4x4, not 2x2": [*train, "--set=patch_size=16"],
         "is not empty and holds no run": ["pretrain", str(photos), "--out", str(full), *FAST],
         "cannot be written": ["pretrain", str(photos), "--out", "/proc/run", *FAST],
         "there is no device 'gpu'": [*train, "--device", "gpu"],

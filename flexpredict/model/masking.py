@@ -15,7 +15,7 @@ little context is thrown away and another takes its place: targets never leak in
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -102,12 +102,19 @@ def _check_range(name: str, values: Range, highest: float = math.inf) -> None:
         raise ValueError(f"{name} needs 0 < lowest <= highest{limit}, not {low:g} to {high:g}")
 
 
-class PaperMasks:
-    """The masks of the released code: a distribution to reproduce, with all its skew (spec 1.4).
+class Blocks(TypedDict, total=False):
+    """How large the blocks are: scales are shares of the grid, aspects height over width."""
 
-    One number sets both scale and aspect of the target blocks, so small blocks are wide and large
-    ones tall; the last legal offset is never used; the context is cut in row-major order.
-    """
+    target_blocks: int
+    target_scale: Range
+    target_aspect: Range
+    context_scale: Range
+
+
+class _BlockMasks:
+    """What both samplers of blocks are told, and what neither can do without."""
+
+    smallest_side = 2
 
     def __init__(
         self,
@@ -117,18 +124,29 @@ class PaperMasks:
         target_scale: Range = (0.15, 0.2),
         target_aspect: Range = (0.75, 1.5),
         context_scale: Range = (0.85, 1.0),
-        min_context: int = 10,
     ) -> None:
         _check_range("target_scale", target_scale, 1.0)
         _check_range("context_scale", context_scale, 1.0)
         _check_range("target_aspect", target_aspect)
-        if min(grid) < 2:
-            raise ValueError(f"paper masks need a grid of at least 2x2 patches, not {_name(grid)}")
+        if min(grid) < self.smallest_side:
+            least = f"{self.smallest_side}x{self.smallest_side}"
+            raise ValueError(f"block masks need a grid of at least {least}, not {_name(grid)}")
         self.grid = grid
         self.target_blocks = target_blocks
         self.target_scale = target_scale
         self.target_aspect = target_aspect
         self.context_scale = context_scale
+
+
+class PaperMasks(_BlockMasks):
+    """The masks of the released code: a distribution to reproduce, with all its skew (spec 1.4).
+
+    One number sets both scale and aspect of the target blocks, so small blocks are wide and large
+    ones tall; the last legal offset is never used; the context is cut in row-major order.
+    """
+
+    def __init__(self, grid: Grid, *, min_context: int = 10, **blocks: Unpack[Blocks]) -> None:
+        super().__init__(grid, **blocks)
         self.min_context = min_context
         self._refused_by_size = self._trial()
         shares = torch.tensor([share for part in self._refused_by_size.values() for share in part])
@@ -209,7 +227,7 @@ class PaperMasks:
         return shares
 
 
-class EvenMasks:
+class EvenMasks(_BlockMasks):
     """Blocks without the skew: inclusive offsets, scale and aspect drawn apart for every block.
 
     The number of targets per block, T, is the smallest block that can be drawn, and a larger block
@@ -218,25 +236,10 @@ class EvenMasks:
     batch. All patches of a target block are withheld from the context.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        *,
-        target_blocks: int = 4,
-        target_scale: Range = (0.15, 0.2),
-        target_aspect: Range = (0.75, 1.5),
-        context_scale: Range = (0.85, 1.0),
-    ) -> None:
-        _check_range("target_scale", target_scale, 1.0)
-        _check_range("context_scale", context_scale, 1.0)
-        _check_range("target_aspect", target_aspect)
-        if min(grid) < 4:
-            raise ValueError(f"even masks need a grid of at least 4x4 patches, not {_name(grid)}")
-        self.grid = grid
-        self.target_blocks = target_blocks
-        self.target_scale = target_scale
-        self.target_aspect = target_aspect
-        self.context_scale = context_scale
+    smallest_side = 4
+
+    def __init__(self, grid: Grid, **blocks: Unpack[Blocks]) -> None:
+        super().__init__(grid, **blocks)
         generator = torch.Generator().manual_seed(0)
         inside, visible = self._candidates(_TRIAL_IMAGES, generator)
         self.targets = int(inside.sum(dim=-1).min())
@@ -245,9 +248,9 @@ class EvenMasks:
         )
         if self.context < max(2, grid[0] * grid[1] // 16):
             raise ValueError(
-                f"even masks with {target_blocks} blocks of scale {target_scale[0]:g} to "
-                f"{target_scale[1]:g} leave only {self.context} of {grid[0] * grid[1]} patches as "
-                f"context on a {_name(grid)} grid: use fewer or smaller target blocks"
+                f"even masks of {self.target_blocks} blocks leave only {self.context} of "
+                f"{grid[0] * grid[1]} patches as context on a {_name(grid)} grid: use fewer or "
+                f"smaller target blocks"
             )
 
     def sample(self, count: int, generator: torch.Generator) -> Masks:
