@@ -1,0 +1,68 @@
+"""Many small images in one .npz file: encoded images end to end, with offsets, labels and splits.
+
+jpeg    uint8, all files end to end; image i is jpeg[offset[i] : offset[i + 1]]
+offset  int64, one more than there are images
+label   integers, optional
+split   0 for training and 1 for testing, optional
+name    file names, optional
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPLITS = {"train": 0, "val": 1}
+
+
+class PackedSource:
+    """The images of a packed file, or those of one of its splits."""
+
+    def __init__(self, path: Path, split: str | None = None) -> None:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files if name != "bbox"}
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
+        if not {"jpeg", "offset"} <= set(arrays):
+            raise ValueError(
+                f"{path} is no packed file of images: expected arrays jpeg and offset, "
+                f"found {', '.join(arrays) or 'none'}"
+            )
+        self.path = path
+        self._bytes, self._offset = arrays["jpeg"], arrays["offset"].astype(np.int64)
+        if self._offset[-1] != len(self._bytes) or (np.diff(self._offset) < 0).any():
+            raise ValueError(
+                f"{path} is damaged: its offsets do not fit its {len(self._bytes)} bytes"
+            )
+        self._rows = np.arange(len(self._offset) - 1)
+        if split is not None:
+            if split not in SPLITS or "split" not in arrays:
+                raise ValueError(
+                    f"{path} has no split {split!r}: choose one of {', '.join(SPLITS)}"
+                )
+            self._rows = np.flatnonzero(arrays["split"] == SPLITS[split])
+        self._names = arrays.get("name")
+        self.labels: NDArray[np.int64] | None = None
+        self.classes: list[str] = []
+        if "label" in arrays:
+            # One part of a larger set has some of its labels: they are numbered anew, by value.
+            known, labels = np.unique(arrays["label"], return_inverse=True)
+            self.labels = labels[self._rows].astype(np.int64)
+            self.classes = [str(label) for label in known]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> bytes:
+        row = self._rows[index]
+        return self._bytes[self._offset[row] : self._offset[row + 1]].tobytes()
+
+    def name(self, index: int) -> str:
+        row = int(self._rows[index])
+        if self._names is None:
+            return f"{self.path.name}, image {row}"
+        name = self._names[row]
+        return name.decode() if isinstance(name, bytes) else str(name)
