@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from flexpredict.config import Settings
 from flexpredict.data.cores import usable_cores
@@ -52,9 +51,9 @@ def train_together(jobs: Sequence[Job], *, device: str | None = None) -> None:
         finally:
             bars.close()
         codes = [worker.returncode for worker, _ in workers]
-        for code, (_, errors) in zip(codes, workers, strict=True):
+        for code, (_, log) in zip(codes, workers, strict=True):
             if code not in (0, _INTERRUPTED, -15):
-                sentence = _last_line(errors) or f"a run ended with code {code}"
+                sentence = _last_line(log) or f"a run ended with code {code}"
                 raise (ValueError if code == 2 else RuntimeError)(sentence)
         if any(codes):
             raise Interrupted("stopped, and both runs are saved; the same command goes on")
@@ -62,20 +61,21 @@ def train_together(jobs: Sequence[Job], *, device: str | None = None) -> None:
 
 def _start(
     job: Job, scratch: Path, threads: str, device: str | None
-) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+) -> tuple[subprocess.Popen[bytes], Path]:
     """`flexpredict pretrain` as anybody would call it: no code of the caller runs in it."""
-    recipe, errors = scratch.with_suffix(".yaml"), scratch.with_suffix(".log").open("w+b")
+    recipe, log = scratch.with_suffix(".yaml"), scratch.with_suffix(".log")
     recipe.write_text(job.settings.to_yaml())
     command = [sys.executable, "-m", "flexpredict", "pretrain", "--recipe", str(recipe), "--resume"]
     command += ["--out", str(job.run), *(["--device", device] if device else [])]
-    worker = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        env=os.environ | {"OMP_NUM_THREADS": threads},
-        start_new_session=True,  # Ctrl-C reaches us alone, and we tell each of them once
-    )
-    return worker, errors
+    with log.open("wb") as errors:
+        worker = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=os.environ | {"OMP_NUM_THREADS": threads},
+            start_new_session=True,  # Ctrl-C reaches us alone, and we tell each of them once
+        )
+    return worker, log
 
 
 def _wait(worker: subprocess.Popen[bytes]) -> None:
@@ -98,7 +98,6 @@ def _show(bars: Bars, job: Job) -> None:
         bars.update(job.run.name, metrics["step"], note_of(metrics))
 
 
-def _last_line(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("flexpredict: ") if lines else ""
