@@ -91,8 +91,8 @@ def demo(
     _print_accuracies(result.accuracies)
     print(
         f"Ridge probes on frozen features, {TEST_SCENES:,} test scenes, {result.steps} steps of "
-        f"pretraining, seed {seed}.\nAt this size the demo shows that pretraining works; it makes "
-        f"no claim about StoP against deterministic positions.\nReport: {result.report}"
+        f"pretraining, seed {seed}.\nOne seed, a very small model: the demo makes no claim about "
+        f"StoP against deterministic positions.\nReport: {result.report}"
     )
 
 

@@ -63,8 +63,8 @@ def write_demo_page(
     sections = [
         "<p class=note>Two encoders were pretrained on the embedded scenes, one with deterministic "
         "and one with stochastic positions (StoP). A ridge probe on frozen features of the target "
-        "encoder was fitted on the training scenes and tested once. At this size the demo shows "
-        "that pretraining works; it makes no claim about StoP against deterministic positions.</p>",
+        "encoder was fitted on the training scenes and tested once. One seed, a very small "
+        "model: the demo makes no claim about StoP against deterministic positions.</p>",
         "<h2>Probes</h2>",
         _table(named),
         _figure(
