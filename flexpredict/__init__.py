@@ -6,7 +6,7 @@
 >>> z = encoder.features(images)
 """
 
-from flexpredict.api import demo, features, load, pretrain
+from flexpredict.api import demo, features, finetune, knn, load, logistic, pretrain, probe, video
 from flexpredict.config import Settings
 from flexpredict.model.masking import EvenMasks, Masks, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions, sincos_positions
@@ -25,7 +25,12 @@ __all__ = [
     "create_encoder",
     "demo",
     "features",
+    "finetune",
+    "knn",
     "load",
+    "logistic",
     "pretrain",
+    "probe",
     "sincos_positions",
+    "video",
 ]

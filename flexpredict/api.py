@@ -1,24 +1,35 @@
 """What people call from Python; the command line calls the same."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flexpredict.build import image_size
-from flexpredict.config import settings_from
+from flexpredict import build
+from flexpredict.config import read_settings, settings_from
 from flexpredict.data.sources import Source, open_source
+from flexpredict.data.sources.davis import open_davis
+from flexpredict.data.sources.scene_videos import scene_video_folder
 from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
-from flexpredict.evaluate.features import extract
-from flexpredict.model.vit import Encoder
-from flexpredict.train.loop import Result, train
+from flexpredict.evaluate import frozen, results
+from flexpredict.evaluate.features import cached, size_for
+from flexpredict.evaluate.online import OnlineProbe
+from flexpredict.evaluate.results import Evaluation
+from flexpredict.evaluate.tasks import VIDEO_TASKS, open_task
+from flexpredict.evaluate.tuned import evaluate_finetune
+from flexpredict.evaluate.video import Following, evaluate_videos
+from flexpredict.model.vit import Encoder, Resize, Size
+from flexpredict.train import loop
+from flexpredict.train.loop import CONFIG, Result
 from flexpredict.train.monitor import Tally
 
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
 
+Encoders = Literal["target", "context", "untrained"]
 Data = str | Path | Source | NDArray[np.uint8]
 
 
@@ -52,9 +63,13 @@ def pretrain(
     if images is None:
         raise ValueError("no images were named: give a folder, or `scenes` for the embedded ones")
     with processes(device) as ranks:
-        size, progress = image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
+        size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
-        return train(chosen, source, Path(out), ranks, resume=resume)
+        probe = None
+        if chosen.probe_data is not None and ranks.is_main:
+            labelled = open_source(chosen.probe_data, image_size=size, progress=progress)
+            probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
+        return loop.train(chosen, source, Path(out), ranks, resume=resume, probe=probe)
 
 
 def load(path: str | Path, encoder: Which = "target", device: str | None = None) -> Encoder:
@@ -66,20 +81,134 @@ def features(
     run: str | Path,
     data: Data,
     *,
-    encoder: Which = "target",
+    encoder: Encoders = "target",
     layers: int = 1,
+    image_size: Size | None = None,
+    resize: Resize = "recompute",
     device: str | None = None,
 ) -> Features:
     """Frozen features of every image: token means after the final norm, layers side by side."""
-    model = load(run, encoder).to(pick_device(device))
-    height = model.grid[0] * model.patch_size
+    model = _encoder(run, encoder, device)
+    height = size_for(model, image_size)[0]
     source = open_source(data, image_size=height, progress=Tally("scenes"))
+    found = cached(
+        model,
+        source,
+        layers=layers,
+        image_size=image_size,
+        resize=resize,
+        progress=Tally("features"),
+    )
     return Features(
-        extract(model, source, layers=layers, progress=Tally("features")).numpy(),
+        found.numpy(),
         [source.name(index) for index in range(len(source))],
         source.labels,
         source.classes,
     )
+
+
+def probe(
+    run: str | Path,
+    *,
+    task: str | None = None,
+    data: str | Path | None = None,
+    train: str | Path | None = None,
+    test: str | Path | None = None,
+    encoder: Encoders = "target",
+    image_size: Size | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Linear probes on frozen features; the result is also written to the run's evaluations/.
+
+    task: a named one, with its `data`; or any labelled images, as `data` or `train` and `test`.
+    options: protocol, labels, layers, draws, augment, epochs, seed; see evaluate/frozen.py.
+    """
+    return _evaluate(
+        frozen.probe, run, (task, data, train, test), encoder, image_size, device, options
+    )
+
+
+def logistic(
+    run: str | Path,
+    *,
+    task: str | None = None,
+    data: str | Path | None = None,
+    train: str | Path | None = None,
+    test: str | Path | None = None,
+    encoder: Encoders = "target",
+    image_size: Size | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> Evaluation:
+    """L2 logistic regression to convergence. options: protocol, labels, layers, draws, seed."""
+    return _evaluate(
+        frozen.logistic, run, (task, data, train, test), encoder, image_size, device, options
+    )
+
+
+def knn(
+    run: str | Path,
+    *,
+    task: str | None = None,
+    data: str | Path | None = None,
+    train: str | Path | None = None,
+    test: str | Path | None = None,
+    encoder: Encoders = "target",
+    image_size: Size | None = None,
+    device: str | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Weighted nearest neighbours and ridge. options: labels, neighbours, layers, draws, seed, …"""
+    return _evaluate(
+        frozen.knn, run, (task, data, train, test), encoder, image_size, device, options
+    )
+
+
+def finetune(
+    run: str | Path,
+    *,
+    task: str | None = None,
+    data: str | Path | None = None,
+    train: str | Path | None = None,
+    test: str | Path | None = None,
+    encoder: Encoders = "target",
+    device: str | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Fine-tunes end to end. options: preset, settings (a mapping), labels, draws, seed."""
+    images = (task, data, train, test)
+    return _evaluate(evaluate_finetune, run, images, encoder, None, device, options)
+
+
+def video(
+    run: str | Path,
+    *,
+    task: str = "davis2017",
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    size: int | None = None,
+    resize: Resize = "interpolate",
+    only: list[str] | None = None,
+    encoder: Encoders = "target",
+    device: str | None = None,
+) -> tuple[Evaluation, Path]:
+    """Label propagation through videos; masks and overlays go to the folder that is returned."""
+    if task not in VIDEO_TASKS:
+        raise ValueError(f"task {task!r} is no video task: choose one of {', '.join(VIDEO_TASKS)}")
+    model = _encoder(run, encoder, device)
+    if task == "scenes-video":
+        data = scene_video_folder(progress=Tally("videos"))
+    elif data is None:
+        raise ValueError(f"task {task} needs its data: say where they are with --data")
+    videos = open_davis(Path(data), VIDEO_TASKS[task], only or None)
+    how = Following(size=size or (None if task == "scenes-video" else 480), resize=resize)
+    folder = Path(out) if out is not None else _folder(run) / results.FOLDER / f"{task}-masks"
+    found = evaluate_videos(
+        model, videos, task, how, which=encoder, out=folder, progress=Tally("frames")
+    )
+    results.write(_folder(run), found)
+    return found, folder
 
 
 def demo(
@@ -91,3 +220,42 @@ def demo(
     )
 
     return run_demo(Path(out), minutes=minutes, seed=seed, device=device)
+
+
+def _evaluate(
+    protocol: Callable[..., Evaluation],
+    run: str | Path,
+    images: tuple[str | None, str | Path | None, str | Path | None, str | Path | None],
+    encoder: Encoders,
+    image_size: Size | None,
+    device: str | None,
+    options: dict[str, Any],
+) -> Evaluation:
+    model = _encoder(run, encoder, device)
+    task, data, train, test = images
+    labelled = open_task(
+        task,
+        data=data,
+        train=train,
+        test=test,
+        image_size=size_for(model, image_size)[0],
+        progress=Tally("scenes"),
+    )
+    subject = frozen.Subject(model, encoder, image_size)
+    found = protocol(subject, labelled, told=Tally, **options)
+    results.write(_folder(run), found)
+    return found
+
+
+def _encoder(run: str | Path, encoder: Encoders, device: str | None) -> Encoder:
+    """A run's encoder on the device that evaluations use."""
+    if encoder == "untrained":
+        config = _folder(run) / CONFIG
+        if not config.is_file():
+            raise ValueError(f"{run} has no {CONFIG}: its untrained encoder cannot be made again")
+        return build.build_encoder(read_settings(config)).eval().to(pick_device(device))
+    return load(run, encoder).to(pick_device(device))
+
+
+def _folder(run: str | Path) -> Path:
+    return Path(run).parent if Path(run).is_file() else Path(run)

@@ -20,7 +20,17 @@ Range = tuple[float, float]
 
 
 # Settings that do not change results: a run may go on with other values of them.
-WITHOUT_EFFECT = frozenset({"data", "workers", "log_every", "checkpoint_every", "keep_checkpoints"})
+WITHOUT_EFFECT = frozenset(
+    {
+        "data",
+        "workers",
+        "log_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "probe_data",
+        "probe_every",
+    }
+)
 
 
 class Settings(BaseModel):
@@ -96,6 +106,8 @@ class Settings(BaseModel):
     log_every: Positive = 50
     checkpoint_every: Positive = 1000
     keep_checkpoints: Positive = 2
+    probe_data: str | None = None  # labelled images for nearest neighbours and ridge on the way
+    probe_every: Annotated[float, Field(gt=0)] = 10  # epochs
 
     @model_validator(mode="before")
     @classmethod

@@ -1,5 +1,7 @@
 """Shared by all tests: one thread, so that two processes of pytest-xdist do not fight for cores."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+
+from flexpredict import cli
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -50,3 +54,21 @@ def photos(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Pa
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(picture).save(path)
     return folder
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Command:
+    """Runs a command line: exit code, standard output and standard error."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["flexpredict", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    return run

@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Command
 
 from flexpredict import cli
 
@@ -18,26 +18,14 @@ FAST = [
 ]  # fmt: skip
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command."""
-    monkeypatch.setattr(sys, "argv", ["flexpredict", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(caught.value.code or 0), out, err
-
-
 def test_pretrain_and_features__from_the_shell(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    photos: Path, tmp_path: Path, command: Command
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "features.npz"
-    code, text, _ = _run(
-        monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--json"
-    )
+    code, text, _ = command("pretrain", str(photos), "--out", str(run), *FAST, "--json")
     assert code == 0
     assert json.loads(text)["steps"] == 3
-    code, text, _ = _run(
-        monkeypatch, capsys, "features", str(run), "--data", str(photos), "--out", str(out),
+    code, text, _ = command("features", str(run), "--data", str(photos), "--out", str(out),
         "--layers", "2", "--json",
     )  # fmt: skip
     assert code == 0
@@ -46,15 +34,13 @@ def test_pretrain_and_features__from_the_shell(
         assert file["features"].shape == (96, 128)
         assert file["classes"].tolist() == ["left", "right"]
         assert len(file["names"]) == len(file["labels"]) == 96
-    code, text, _ = _run(
-        monkeypatch, capsys, "pretrain", str(photos), "--out", str(run), *FAST, "--resume"
-    )
+    code, text, _ = command("pretrain", str(photos), "--out", str(run), *FAST, "--resume")
     assert code == 0
     assert "Nothing was left to do" in text
 
 
 def test_wrong_input__one_sentence_exit_2_nothing_written(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    photos: Path, tmp_path: Path, command: Command
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -87,7 +73,7 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
         "there is no folder": [*features, "no/f.npz"],
     }
     for sentence, arguments in cases.items():
-        code, out, err = _run(monkeypatch, capsys, *arguments)
+        code, out, err = command(*arguments)
         assert code == 2, (sentence, err)
         assert sentence in err
         assert err.startswith("flexpredict: ")
@@ -99,35 +85,35 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
 
 
 def test_pretrain__data_by_set_and_rotten_images_in_a_worker(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    photos: Path, tmp_path: Path, command: Command
 ) -> None:
     out = ["--out", str(tmp_path / "run"), *FAST]
-    code, _, _ = _run(monkeypatch, capsys, "pretrain", f"--set=data={photos}", *out)
+    code, _, _ = command("pretrain", f"--set=data={photos}", *out)
     assert code == 0
     rotten = tmp_path / "rotten"
     rotten.mkdir()
     for index in range(20):
         (rotten / f"{index}.png").write_bytes(b"nothing")
     out = ["--out", str(tmp_path / "other"), *FAST, "--set=workers=1"]
-    code, _, err = _run(monkeypatch, capsys, "pretrain", str(rotten), *out)
+    code, _, err = command("pretrain", str(rotten), *out)
     assert code == 2
     assert "20 images in a row cannot be used; the first is" in err.splitlines()[-1]
     assert "Traceback" not in err
 
 
-def test_recipes__listed_and_printed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    code, text, _ = _run(monkeypatch, capsys, "recipes")
+def test_recipes__listed_and_printed(command: Command) -> None:
+    code, text, _ = command("recipes")
     assert code == 0
     assert "paper/ablation-vit-b16@table7-context" in text
-    code, text, _ = _run(monkeypatch, capsys, "recipes", "paper/stop-vit-h14", "--json")
+    code, text, _ = command("recipes", "paper/stop-vit-h14", "--json")
     assert json.loads(text)["patch_size"] == 14
 
 
-@pytest.mark.parametrize("command", ["pretrain", "demo", "features", "recipes"])
-def test_help__shows_an_example(command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    code, text, _ = _run(monkeypatch, capsys, command, "--help")
+@pytest.mark.parametrize("name", [typed.callback.__name__ for typed in cli.app.registered_commands])
+def test_help__shows_an_example(name: str, command: Command) -> None:
+    code, text, _ = command(name, "--help")
     assert code == 0
-    assert f"flexpredict {command}" in text
+    assert f"Example: flexpredict {name}" in text
 
 
 def test_module__runs_as_a_process(tmp_path: Path) -> None:

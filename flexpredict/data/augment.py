@@ -6,6 +6,7 @@ that they are functions of (seed, epoch, sample index).
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ _BLUR_REACH = 6  # pixels to each side: three standard deviations of the widest 
 _LUMA = (0.299, 0.587, 0.114)  # of ITU-R 601-2, as Pillow's mode L
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
+Interpolation = Literal["bilinear", "bicubic"]
+_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 def random_crop(
@@ -45,25 +48,22 @@ def random_crop(
     return left, top, left + w, top + h
 
 
-def central_crop(height: int, width: int, size: tuple[int, int]) -> Box:
-    """The largest box in the middle with the proportions of `size` (height, width)."""
-    factor = min(height / size[0], width / size[1])
-    h, w = max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
-    left, top = (width - w) // 2, (height - h) // 2
-    return left, top, left + w, top + h
-
-
-def crop_resize(pixels: Pixels, box: Box, size: tuple[int, int]) -> Pixels:
-    """A box of the image at a size (height, width): bilinear, antialiased, as Pillow does it."""
+def crop_resize(
+    pixels: Pixels,
+    box: Box,
+    size: tuple[int, int],
+    interpolation: Interpolation = "bilinear",
+) -> Pixels:
+    """A box of the image at a size (height, width), antialiased, as Pillow does it."""
     left, top, right, bottom = box
     if (bottom - top, right - left) == size:
         return pixels[top:bottom, left:right]
-    channels = pixels.shape[2]
+    channels, filter_ = pixels.shape[2], _FILTERS[interpolation]
     if channels == 3:  # with four, Pillow would take the last for an alpha channel
         image = Image.fromarray(pixels)
-        return np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
+        return np.asarray(image.resize(size[::-1], filter_, box=box))
     planes = [
-        Image.fromarray(pixels[..., channel]).resize(size[::-1], Image.Resampling.BILINEAR, box=box)
+        Image.fromarray(pixels[..., channel]).resize(size[::-1], filter_, box=box)
         for channel in range(channels)
     ]
     return np.stack([np.asarray(plane) for plane in planes], axis=-1)

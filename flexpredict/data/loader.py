@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, Dataset
 from flexpredict.data.augment import (
     BATCH_DRAWS,
     CROP_DRAWS,
-    central_crop,
     crop_resize,
     random_crop,
 )
@@ -141,18 +140,3 @@ def load(batches: Batches, steps: range, *, workers: int = 0) -> Iterator[Batch]
         pin_memory=torch.cuda.is_available(),
     )
     yield from loader
-
-
-def central_images(
-    source: Source, start: int, stop: int, image_size: tuple[int, int], channels: int = 3
-) -> Tensor:
-    """Images for evaluation, (b, c, H, W) uint8: the largest central crop, resized."""
-    crops = []
-    for index in range(start, stop):
-        try:
-            pixels = decode(source.read(index), channels)
-        except (BadImage, OSError) as error:
-            raise ValueError(f"{source.name(index)} cannot be used: {error}") from None
-        box = central_crop(pixels.shape[0], pixels.shape[1], image_size)
-        crops.append(crop_resize(pixels, box, image_size))
-    return torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2).contiguous()

@@ -20,6 +20,8 @@ class Stream(IntEnum):
     PREDICTOR = 4
     MASKS = 5
     NOISE = 6
+    LABELS = 7
+    HELD_OUT = 8
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -1,9 +1,12 @@
 """The encoder of a run: written when the run is done, loadable at any time before."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 from flexpredict.engine import checkpoint
 from flexpredict.model.vit import Encoder
@@ -35,6 +38,15 @@ def load_encoder(path: Path, which: Which = "target") -> Encoder:
     encoder = Encoder(**description["architecture"])
     encoder.load_state_dict(_weights(run, which))
     return encoder.eval().requires_grad_(False)
+
+
+def encoder_digest(encoder: Encoder) -> str:
+    """A name for these very weights and what they are: other weights, other name."""
+    digest = hashlib.sha256(json.dumps(encoder.architecture, sort_keys=True).encode())
+    for name, value in sorted(encoder.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _weights(run: Path, which: Which) -> dict[str, Any]:

@@ -1,11 +1,29 @@
-"""Frozen features of a set of images."""
+"""Frozen features of a set of images, kept on disk by the content of what they are made from."""
 
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from flexpredict.data.loader import central_images
-from flexpredict.data.sources import Progress, Source
-from flexpredict.model.vit import Encoder, Size
+from flexpredict.data.cores import usable_cores
+from flexpredict.data.sources import MemorySource, Progress, Source
+from flexpredict.data.sources.scenes import cache_folder
+from flexpredict.data.transforms import Transform, read_images
+from flexpredict.engine.encoders import encoder_digest
+from flexpredict.model.vit import Encoder, Resize, Size
+
+Rows = NDArray[np.int64]
+_BATCH = 256
+_PLAIN = Transform()
+_FORMAT = 1  # raised when the same inputs would give other features
 
 
 @torch.inference_mode()
@@ -15,25 +33,167 @@ def extract(
     *,
     layers: int = 1,
     image_size: Size | None = None,
-    batch_size: int = 256,
+    transform: Transform = _PLAIN,
+    resize: Resize = "recompute",
+    rows: Rows | None = None,
+    batch_size: int = _BATCH,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """(images, D · layers): token means after the final norm, of the central crop of each image."""
-    device = encoder.pos_embed.device
-    rows, columns = encoder.grid
-    size = image_size or (rows * encoder.patch_size, columns * encoder.patch_size)
-    size = (size, size) if isinstance(size, int) else size
-    features = []
-    for start in range(0, len(source), batch_size):
-        stop = min(start + batch_size, len(source))
-        images = central_images(source, start, stop, size, encoder.in_channels)
-        features.append(encoder.features(images.to(device), layers=layers).float().cpu())
+    """(images, D · layers): token means after the final norm, layers side by side in depth order.
+
+    image_size: other than the encoder's own, positions are made by `resize`; rectangles are fine.
+    """
+    device, size = encoder.pos_embed.device, size_for(encoder, image_size)
+    rows = np.arange(len(source)) if rows is None else rows
+    out = torch.empty(len(rows), encoder.dim * layers)
+    done = 0
+    for images in _batches(source, rows, size, transform, encoder.in_channels, batch_size, workers):
+        found = encoder.features(images.to(device), layers=layers, resize=resize)
+        out[done : done + len(found)] = found.float().cpu()
+        done += len(found)
         if progress is not None:
-            progress(stop, len(source))
-    return torch.cat(features)
+            progress(done, len(rows))
+    return out
+
+
+def cached(
+    encoder: Encoder,
+    source: Source,
+    *,
+    layers: int = 1,
+    image_size: Size | None = None,
+    transform: Transform = _PLAIN,
+    resize: Resize = "recompute",
+    progress: Progress | None = None,
+) -> Tensor:
+    """As `extract`, from the cache where the same was computed before.
+
+    The name of a cached file is a digest of weights, images, transform and layers: features of
+    other weights have another name, and are never used.
+    """
+    key = {
+        "format": _FORMAT,
+        "weights": encoder_digest(encoder),
+        "images": content_digest(source),
+        "transform": asdict(transform),
+        "size": size_for(encoder, image_size),
+        "layers": layers,
+        "resize": resize,
+    }
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    path = cache_folder() / "features" / f"{name}.npy"
+    shape = (len(source), encoder.dim * layers)
+    if (found := _read(path, shape)) is not None:
+        return found
+    features = extract(
+        encoder,
+        source,
+        layers=layers,
+        image_size=image_size,
+        transform=transform,
+        resize=resize,
+        progress=progress,
+    )
+    _write(path, features.numpy())
+    return features
+
+
+def size_for(encoder: Encoder, image_size: Size | None = None) -> tuple[int, int]:
+    """Height and width, by default the encoder's own; refused where patches do not fit."""
+    if image_size is None:
+        return encoder.grid[0] * encoder.patch_size, encoder.grid[1] * encoder.patch_size
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if height % encoder.patch_size or width % encoder.patch_size:
+        raise ValueError(
+            f"image_size {height}x{width} does not divide into the encoder's patches of "
+            f"{encoder.patch_size}: choose a multiple of {encoder.patch_size}"
+        )
+    return height, width
+
+
+def content_digest(source: Source) -> str:
+    """A digest of every image. Files that look untouched are not read twice."""
+    stamp = source.stamp()
+    memo = None if stamp is None else cache_folder() / "digests" / stamp
+    if memo is not None and memo.is_file():
+        return memo.read_text()
+    digest = hashlib.sha256()
+    for index in range(len(source)):
+        data = source.read(index)
+        digest.update(data if isinstance(data, bytes) else _raw(data))
+    if memo is not None:
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        temporary = memo.with_name(f".{os.getpid()}-{memo.name}")
+        temporary.write_text(digest.hexdigest())
+        temporary.replace(memo)
+    return digest.hexdigest()
 
 
 def block_means(source: Source, blocks: int, *, image_size: tuple[int, int]) -> Tensor:
     """The plainest features: mean colours of blocks × blocks parts, (images, blocks² · c)."""
-    images = central_images(source, 0, len(source), image_size).float()
+    images = read_images(source, range(len(source)), image_size, _PLAIN).float()
     return torch.nn.functional.adaptive_avg_pool2d(images, blocks).flatten(1)
+
+
+class _Batches(Dataset[Tensor | str]):
+    """Batches of decoded images, made by worker processes; a string says why there is none."""
+
+    def __init__(
+        self, source: Source, rows: Rows, size: tuple[int, int], transform: Transform, channels: int
+    ) -> None:
+        self.source, self.rows = source, rows
+        self.size, self.transform, self.channels = size, transform, channels
+
+    def __getitem__(self, part: slice) -> Tensor | str:
+        rows = self.rows[part].tolist()
+        try:
+            return read_images(self.source, rows, self.size, self.transform, self.channels)
+        except ValueError as error:  # a worker cannot raise in one line
+            return str(error)
+
+
+def _batches(
+    source: Source,
+    rows: Rows,
+    size: tuple[int, int],
+    transform: Transform,
+    channels: int,
+    batch_size: int,
+    workers: int | None,
+) -> Iterator[Tensor]:
+    if workers is None:  # processes cost a second to start: not for what is in memory, or small
+        small = isinstance(source, MemorySource) or len(rows) < 20 * batch_size
+        workers = 0 if small else min(8, usable_cores())
+    parts = [slice(start, start + batch_size) for start in range(0, len(rows), batch_size)]
+    loader = DataLoader(
+        _Batches(source, rows, size, transform, channels),
+        batch_size=None,
+        sampler=parts,
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+    )
+    for images in loader:
+        if isinstance(images, str):
+            raise ValueError(images)
+        yield images
+
+
+def _raw(pixels: NDArray[np.uint8]) -> bytes:
+    return str(pixels.shape).encode() + pixels.tobytes()
+
+
+def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
+    """What the cache holds, if it is whole."""
+    try:
+        features = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return torch.from_numpy(features) if features.shape == shape else None
+
+
+def _write(path: Path, features: NDArray[np.float32]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    np.save(temporary, features)
+    temporary.replace(path)

@@ -45,10 +45,29 @@ class Block(nn.Module):
         self.attn = Attention(dim, heads)
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp = Mlp(dim, round(dim * mlp_ratio))
+        self.drop_path = 0.0  # the share of images that skip a branch; fine-tuning sets it
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        rate = self.drop_path if self.training else 0.0
+        x = x + drop_path(self.attn(self.norm1(x)), rate)
+        return x + drop_path(self.mlp(self.norm2(x)), rate)
+
+
+def drop_path(branch: Tensor, rate: float) -> Tensor:
+    """Leaves out a residual branch for a share of the images, and makes up for it in the others."""
+    if not rate:
+        return branch  # nothing is drawn: pretraining sees the same random numbers as without it
+    kept = torch.rand(len(branch), *[1] * (branch.ndim - 1), device=branch.device) >= rate
+    return branch * kept.to(branch.dtype) / (1 - rate)
+
+
+def set_drop_path(module: nn.Module, rate: float) -> None:
+    """From 0 in the first block to `rate` in the last, as is usual; it acts in training mode."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"drop_path={rate}: expected a share of at least 0 and below 1")
+    blocks = [part for part in module.modules() if isinstance(part, Block)]
+    for depth, block in enumerate(blocks):
+        block.drop_path = rate * depth / max(1, len(blocks) - 1)
 
 
 def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *, checkpointing: bool = False) -> Tensor:

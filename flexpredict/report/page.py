@@ -11,8 +11,8 @@ import numpy as np
 
 from flexpredict.build import build_sampler, image_size
 from flexpredict.config import Settings, read_settings
-from flexpredict.data.loader import central_images
 from flexpredict.data.sources import Source
+from flexpredict.data.transforms import Transform, read_images
 from flexpredict.engine.checkpoint import write_text
 from flexpredict.report import figures
 
@@ -134,9 +134,8 @@ def _settings(run: Path) -> str:
 
 
 def _images(source: Source, settings: Settings, count: int) -> Any:
-    images = central_images(
-        source, 0, min(count, len(source)), image_size(settings), settings.in_channels
-    )
+    rows = range(min(count, len(source)))
+    images = read_images(source, rows, image_size(settings), Transform(), settings.in_channels)
     return np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
 
 

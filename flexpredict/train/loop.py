@@ -4,7 +4,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,16 @@ from flexpredict.engine import checkpoint, optim, precision
 from flexpredict.engine.distributed import Ranks, StopSignal
 from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
 from flexpredict.health import projection_gauges
+from flexpredict.model.vit import Encoder
 from flexpredict.train.chunks import views_of
 from flexpredict.train.monitor import Monitor, say
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
 _FREE = WITHOUT_EFFECT | {"epochs", "steps"}
+
+
+Probe = Callable[[Encoder], Mapping[str, float]]
 
 
 class Interrupted(Exception):
@@ -52,8 +56,12 @@ def train(
     *,
     resume: bool = False,
     show: bool = True,
+    probe: Probe | None = None,
 ) -> Result:
-    """Pretrains into a run folder; with `resume`, goes on where the folder's last session ended."""
+    """Pretrains into a run folder; with `resume`, goes on where the folder's last session ended.
+
+    probe: is shown the target encoder every `probe_every` epochs; what it finds is logged.
+    """
     device = ranks.device
     objective = build.build_objective(settings)
     sampler = build.build_sampler(settings, objective.encoder.grid)
@@ -146,7 +154,8 @@ def train(
                     part_loss = part_loss / settings.accumulate
                     scaler.scale(part_loss).backward()
                 loss += part_loss.detach()
-            log = (step + 1) % settings.log_every == 0 or step + 1 == schedule.steps
+            look = _is_due(step + 1, settings, per_epoch, schedule.steps)
+            log = look or (step + 1) % settings.log_every == 0 or step + 1 == schedule.steps
             gradient = None
             if settings.clip_grad or log:
                 scaler.unscale_(optimizer)
@@ -184,6 +193,8 @@ def train(
                     "seconds": round(now - started, 3),
                 }
                 if monitor is not None:
+                    if look and probe is not None:
+                        metrics |= probe(objective.encoders["target"])
                     monitor.log(metrics)
                 logged_at, logged_step = now, done
             told = ranks.any(stop.received)
@@ -198,6 +209,17 @@ def train(
         save_encoder(run, objective.encoders["target"], done_about)
     ranks.barrier()
     return Result(run, schedule.steps, time.monotonic() - started, value)
+
+
+def _is_due(done: int, settings: Settings, per_epoch: int, steps: int) -> bool:
+    """Whether a probe looks after this many steps: every so many epochs, and at the end.
+
+    All processes log together, though only the first one looks.
+    """
+    if settings.probe_data is None:
+        return False
+    every = max(1, round(settings.probe_every * per_epoch))
+    return done % every == 0 or done == steps
 
 
 def _check_folder(run: Path, settings: Settings, *, resume: bool) -> None:

@@ -19,7 +19,7 @@ _PLAIN_LINES = 40  # for a whole run, where nobody watches
 class Bars:
     """Progress of one or more runs: live bars on a terminal, a few plain lines elsewhere."""
 
-    def __init__(self, totals: Mapping[str, int], *, unit: str = "step") -> None:
+    def __init__(self, totals: Mapping[str, int], *, unit: str = "step ") -> None:
         self._totals = totals
         self._unit = unit
         self._started = time.monotonic()
@@ -54,7 +54,7 @@ class Bars:
             self._next_line[name] = following if step < total else total + 1
             pace = (time.monotonic() - self._started) / max(1, step - first)
             left = f"{pace * (total - step):.0f} s left" if step > first else ""
-            parts = [f"{name}: {self._unit} {step}/{total}", note, left]
+            parts = [f"{name}: {self._unit}{step}/{total}", note, left]
             say(", ".join(part for part in parts if part))
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Tally:
 
     def __call__(self, done: int, total: int) -> None:
         if self._bars is None:  # nothing is shown where nothing is to be done
-            self._bars = Bars({self._name: total}, unit="image")
+            self._bars = Bars({self._name: total}, unit="")
         self._bars.update(self._name, done, "")
         if done >= total:
             self._bars.close()
@@ -85,7 +85,8 @@ def say(text: str) -> None:
 
 def note_of(metrics: Mapping[str, Any]) -> str:
     """What a person wants to see of a line of metrics."""
-    return f"loss {metrics['loss']:.4f}, {metrics['images_per_second']:.0f} img/s"
+    note = f"loss {metrics['loss']:.4f}, {metrics['images_per_second']:.0f} img/s"
+    return note + (f", kNN {metrics['knn']:.1f} %" if "knn" in metrics else "")
 
 
 class Monitor:

@@ -98,8 +98,3 @@ def test_augment_batch__shares() -> None:
     out = augment.augment_batch(images, draws)
     gray = (out[:, 0] == out[:, 1]).flatten(1).all(1).double().mean()
     assert abs(gray - 0.2) < 5 * (0.16 / 4000) ** 0.5
-
-
-def test_central_crop__keeps_proportions() -> None:
-    assert augment.central_crop(100, 200, (32, 32)) == (50, 0, 150, 100)
-    assert augment.central_crop(100, 100, (32, 64)) == (0, 25, 100, 75)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from flexpredict.data.decode import BadImage, decode
-from flexpredict.data.loader import Batches, Order, central_images, load
+from flexpredict.data.loader import Batches, Order, load
 from flexpredict.data.sources import FolderSource, MemorySource, open_source
 
 
@@ -176,11 +176,3 @@ def test_batches__nothing_usable_stops_with_a_sentence(tmp_path: Path) -> None:
     for batch in (_batches(source)[0], *load(_batches(source), range(1), workers=1)):
         assert batch.failure is not None
         assert batch.failure.startswith("5 images in a row cannot be used; the first is")
-
-
-def test_central_images__evaluation_refuses_rotten_files(tmp_path: Path) -> None:
-    source = FolderSource(_photos(tmp_path))
-    assert central_images(source, 0, 5, (16, 16)).shape == (5, 3, 16, 16)
-    (tmp_path / "a" / "01.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"01.png cannot be used: the file is empty"):
-        central_images(FolderSource(tmp_path), 0, 12, (16, 16))

@@ -3,8 +3,27 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
 
 from flexpredict.evaluate.logistic import fit_logistic
+
+
+def test_logistic__agrees_with_scikit_learn() -> None:
+    """Handwritten digits: the same test accuracy to 0.1 points, on its solver's own terms."""
+    images, digits = load_digits(return_X_y=True)
+    images, labels = torch.from_numpy(images), torch.from_numpy(digits)
+    images = images + 1e-3 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    train, test = slice(0, 1000), slice(1000, None)
+    mean, std = images[train].mean(0), images[train].std(0)
+    standard = ((images - mean) / std).numpy()
+    for penalty in (1.0, 30.0):
+        fit = fit_logistic(images[train], labels[train], penalty=penalty)
+        ours = fit.accuracy(images[test], labels[test])
+        theirs = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=5000)
+        theirs.fit(standard[train], digits[train])
+        assert abs(ours - 100 * theirs.score(standard[test], digits[test])) < 0.1
+        torch.testing.assert_close(fit.weight, torch.from_numpy(theirs.coef_), rtol=1e-2, atol=1e-3)
 
 
 def _blobs(count: int, classes: int, dim: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,16 +8,14 @@ import torch.nn.functional as F
 from flexpredict.evaluate.propagate import propagate, stretch, to_grid, to_pixels
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 3, 100])
+@pytest.mark.parametrize("tile", [1, 3, 100])
 def test_propagate__equals_the_released_script(
-    rows_at_once: int, vectors: dict[str, dict[str, np.ndarray]]
+    tile: int, vectors: dict[str, dict[str, np.ndarray]]
 ) -> None:
     data = {key: torch.from_numpy(value) for key, value in vectors["propagation"].items()}
     frames = data["features"].transpose(1, 2).unflatten(2, (7, 9))
     first = F.one_hot(data["first_mask"]).permute(2, 0, 1).float()
-    soft = list(
-        propagate(frames, first, radius=3, neighbours=5, previous=2, rows_at_once=rows_at_once)
-    )
+    soft = list(propagate(frames, first, radius=3, neighbours=5, previous=2, tile=tile))
     torch.testing.assert_close(torch.stack(soft), data["soft_masks"], rtol=1e-5, atol=1e-5)
     large = F.interpolate(soft[-1][None], scale_factor=16, mode="bilinear", align_corners=False)[0]
     torch.testing.assert_close(

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from flexpredict.evaluate.ridge import PENALTIES, _fit, ridge_probe
+from flexpredict.evaluate.ridge import PENALTIES, _fit, _Sums, ridge_probe
 
 
 def test_ridge__equals_the_normal_equations() -> None:
@@ -11,7 +11,9 @@ def test_ridge__equals_the_normal_equations() -> None:
     x, labels = torch.randn(60, 7).double(), torch.randint(3, (60,))
     standard = (x - x.mean(0)) / x.std(0)
     y = torch.nn.functional.one_hot(labels).double()
-    for penalty, fit in zip(PENALTIES, _fit(x, labels, PENALTIES), strict=True):
+    for penalty, fit in zip(
+        PENALTIES, _fit(_Sums.of(x, labels, torch.arange(60), 3), PENALTIES), strict=True
+    ):
         ridge = penalty * 60 * torch.eye(7).double()
         direct = torch.linalg.solve(standard.T @ standard + ridge, standard.T @ (y - y.mean(0)))
         torch.testing.assert_close(fit.weight, direct)

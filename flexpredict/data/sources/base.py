@@ -25,3 +25,7 @@ class Source(Protocol):
     def name(self, index: int) -> str:
         """What a person would call the image."""
         ...
+
+    def stamp(self) -> str | None:
+        """A string that changes when the images may have changed; None where nobody can tell."""
+        ...

@@ -9,13 +9,18 @@ from flexpredict.data.sources.base import Pixels
 
 
 class MemorySource:
-    """An array of uint8 images, (count, height, width, channels)."""
+    """An array of uint8 images, (count, height, width, channels).
+
+    `stamp` is for images that were made or read from something that has one.
+    """
 
     def __init__(
         self,
         images: NDArray[Any],
         labels: NDArray[np.int64] | None = None,
         classes: list[str] | None = None,
+        *,
+        stamp: str | None = None,
     ) -> None:
         if images.dtype != np.uint8 or images.ndim != 4:
             raise ValueError(
@@ -25,6 +30,7 @@ class MemorySource:
         self.images = images
         self.labels = labels
         self.classes = classes or []
+        self._stamp = stamp
 
     def __len__(self) -> int:
         return len(self.images)
@@ -34,3 +40,6 @@ class MemorySource:
 
     def name(self, index: int) -> str:
         return f"image {index}"
+
+    def stamp(self) -> str | None:
+        return self._stamp

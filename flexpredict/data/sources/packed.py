@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flexpredict.data.sources.files import stamp_of_files
+
 SPLITS = {"train": 0, "val": 1}
 
 
@@ -21,6 +23,8 @@ class PackedSource:
     def __init__(self, path: Path, split: str | None = None) -> None:
         if not path.is_file():
             raise ValueError(f"{path}: no such file")
+        # Taken before reading: a file changed meanwhile is then read again, not taken for known.
+        self._stamp = f"{stamp_of_files(path.parent, [path.name])}:{split or ''}"
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files if name != "bbox"}
@@ -66,3 +70,6 @@ class PackedSource:
             return f"{self.path.name}, image {row}"
         name = self._names[row]
         return name.decode() if isinstance(name, bytes) else str(name)
+
+    def stamp(self) -> str | None:
+        return self._stamp

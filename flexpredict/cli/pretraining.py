@@ -1,34 +1,17 @@
-"""The command line: each command is a thin call into the API.
+"""Commands that pretrain: pretrain, demo, recipes."""
 
-Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signal after saving.
-"""
-
-import json
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 import flexpredict
 from flexpredict import config
-from flexpredict.train.loop import Interrupted, summary
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    help="Pretrain Vision Transformers with StoP and I-JEPA.",
-)
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; by default a GPU if there is one.")]
+from flexpredict.cli.shared import Device, Json, app, is_main, print_json
+from flexpredict.train.loop import summary
 
 
 @app.command()
@@ -56,10 +39,10 @@ def pretrain(
     if model is not None:
         values["model"] = model
     result = flexpredict.pretrain(data, out, recipe=recipe, resume=resume, device=device, **values)
-    if not _is_main():
+    if not is_main():
         return
     if as_json:
-        _print_json(summary(result))
+        print_json(summary(result))
     elif result.loss is None:
         print(f"{result.run} is finished: {result.steps} steps. Nothing was left to do.")
     else:
@@ -86,7 +69,7 @@ def demo(
     result = flexpredict.demo(out, minutes=minutes, seed=seed, device=device)
     if as_json:
         done = {"steps": result.steps, "seconds": round(result.seconds, 1)}
-        _print_json({**result.accuracies, **done, "report": str(result.report)})
+        print_json({**result.accuracies, **done, "report": str(result.report)})
         return
     _print_accuracies(result.accuracies)
     print(
@@ -94,44 +77,6 @@ def demo(
         f"pretraining, seed {seed}.\nOne seed, a very small model: the demo makes no claim about "
         f"StoP against deterministic positions.\nReport: {result.report}"
     )
-
-
-@app.command()
-def features(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    data: Annotated[str, typer.Option(help="A folder of images, or `scenes`.")],
-    out: Annotated[Path, typer.Option(help="The .npz file to write.")],
-    encoder: Annotated[
-        Literal["target", "context"], typer.Option(help="Which of the run's encoders.")
-    ] = "target",
-    layers: Annotated[int, typer.Option(min=1, help="How many last layers, side by side.")] = 1,
-    device: Device = None,
-    as_json: Json = False,
-) -> None:
-    """Write the frozen features of a folder of images.
-
-    Example: `flexpredict features run/ --data photos/ --out features.npz`
-    """
-    if out.suffix != ".npz":
-        raise ValueError(f"--out {out}: features are written as an .npz file")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out {out}: there is no folder {out.parent}")
-    if out.exists():
-        raise ValueError(f"--out {out} exists already: choose another name, or remove it first")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out {out}: the folder {out.parent} cannot be written")
-    found = flexpredict.features(run, data, encoder=encoder, layers=layers, device=device)
-    arrays = {"features": found.features, "names": np.array(found.names)}
-    if found.labels is not None:
-        arrays |= {"labels": found.labels, "classes": np.array(found.classes)}
-    temporary = out.with_name(f".{os.getpid()}-{out.name}")
-    np.savez(temporary, allow_pickle=False, **arrays)
-    temporary.replace(out)
-    count, width = found.features.shape
-    if as_json:
-        _print_json({"out": str(out), "images": count, "width": width, "encoder": encoder})
-    else:
-        print(f"{out}: {count} images x {width} features of the {encoder} encoder")
 
 
 @app.command()
@@ -146,13 +91,13 @@ def recipes(
     if name is not None:
         settings = config.settings_from({}, recipe=name)
         if as_json:
-            _print_json(settings.model_dump(mode="json"))
+            print_json(settings.model_dump(mode="json"))
         else:
             print(config.recipe_text(name.partition("@")[0]), end="")
         return
     listing = {recipe: list(config.recipe_variants(recipe)) for recipe in config.recipe_names()}
     if as_json:
-        _print_json(listing)
+        print_json(listing)
         return
     for recipe, variants in listing.items():
         print(recipe)
@@ -174,32 +119,3 @@ def _print_accuracies(accuracies: Mapping[str, Mapping[str, float]]) -> None:
         mean = sum(numbers) / len(numbers)
         table.add_row(ROW_NAMES[row], *(f"{number:.1f}" for number in [*numbers, mean]))
     Console().print(table)
-
-
-def _print_json(value: Mapping[str, Any]) -> None:
-    print(json.dumps(value))
-
-
-def _is_main() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
-def main() -> None:
-    """Runs a command; what goes wrong is one sentence on standard error and an exit code."""
-    try:
-        app()
-    except ValueError as error:
-        _fail(str(error), 2)
-    except Interrupted as error:
-        _fail(str(error), 75)
-    except (FloatingPointError, RuntimeError, OSError) as error:
-        _fail(str(error), 1)
-
-
-def _fail(sentence: str, code: int) -> None:
-    """Wrong input is wrong on every process alike: one says so. A failure is its own process's."""
-    if _is_main():
-        print(f"flexpredict: {sentence}", file=sys.stderr)
-    elif code == 1:
-        print(f"flexpredict, process {os.environ['RANK']}: {sentence}", file=sys.stderr)
-    sys.exit(code)

@@ -1,0 +1,410 @@
+"""Commands that evaluate: features, probe, logistic, knn, finetune, video, table."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import flexpredict
+from flexpredict import config
+from flexpredict.cli.shared import Device, Json, app, print_json
+from flexpredict.evaluate.results import Evaluation
+from flexpredict.report.table import Cell, PublishedTable, paper_table, table_numbers
+
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Task = Annotated[
+    str | None, typer.Option(help="A named task: cifar100, imagenet-1%, scenes-count, …")
+]
+Data = Annotated[
+    str | None, typer.Option(help="The task's data, or any labelled folder or packed .npz file.")
+]
+Train = Annotated[str | None, typer.Option(help="Labelled images to train on, with --test.")]
+Test = Annotated[str | None, typer.Option(help="Labelled images to test on, with --train.")]
+Labels = Annotated[
+    str | None, typer.Option(help="all, a share (1%), a number (13/class), or a list of names.")
+]
+Draws = Annotated[int, typer.Option(min=1, help="Draws of the label budget: mean and deviation.")]
+Seed = Annotated[int, typer.Option(help="Another seed, another draw.")]
+Which = Annotated[
+    Literal["target", "context", "untrained"],
+    typer.Option(help="Which of the run's encoders; untrained: with its first weights."),
+]
+ImageSize = Annotated[int | None, typer.Option(help="Other than the encoder's own.")]
+Layers = Annotated[int, typer.Option(min=1, help="How many last layers, side by side.")]
+
+
+@app.command()
+def features(
+    run: Run,
+    data: Annotated[str, typer.Option(help="A folder of images, or `scenes`.")],
+    out: Annotated[Path, typer.Option(help="The .npz file to write.")],
+    encoder: Which = "target",
+    layers: Layers = 1,
+    image_size: ImageSize = None,
+    resize: Annotated[
+        Literal["recompute", "interpolate"], typer.Option(help="Positions at another size.")
+    ] = "recompute",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Write the frozen features of a folder of images.
+
+    Example: `flexpredict features run/ --data photos/ --out features.npz`
+    """
+    if out.suffix != ".npz":
+        raise ValueError(f"--out {out}: features are written as an .npz file")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}")
+    if out.exists():
+        raise ValueError(f"--out {out} exists already: choose another name, or remove it first")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: the folder {out.parent} cannot be written")
+    found = flexpredict.features(
+        run,
+        data,
+        encoder=encoder,
+        layers=layers,
+        image_size=image_size,
+        resize=resize,
+        device=device,
+    )
+    arrays = {"features": found.features, "names": np.array(found.names)}
+    if found.labels is not None:
+        arrays |= {"labels": found.labels, "classes": np.array(found.classes)}
+    temporary = out.with_name(f".{os.getpid()}-{out.name}")
+    np.savez(temporary, allow_pickle=False, **arrays)
+    temporary.replace(out)
+    count, width = found.features.shape
+    if as_json:
+        print_json({"out": str(out), "images": count, "width": width, "encoder": encoder})
+    else:
+        print(f"{out}: {count} images x {width} features of the {encoder} encoder")
+
+
+@app.command()
+def probe(
+    run: Run,
+    task: Task = None,
+    data: Data = None,
+    train: Train = None,
+    test: Test = None,
+    protocol: Annotated[
+        str, typer.Option(help="default, vissl-sgd, vissl-lars or ijepa.")
+    ] = "default",
+    labels: Labels = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Only heads on this many last layers.")
+    ] = None,
+    augment: Annotated[
+        bool | None,
+        typer.Option(
+            "--augment/--no-augment", help="Random crops in training; as the protocol has it."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Other than the protocol's, drops in proportion.")
+    ] = None,
+    draws: Draws = 1,
+    seed: Seed = 0,
+    encoder: Which = "target",
+    image_size: ImageSize = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train linear probes on frozen features: a grid of heads in one pass.
+
+    Example: `flexpredict probe run/ --task cifar100 --data cifar-100-python/`
+    """
+    _show(
+        flexpredict.probe(
+            run,
+            task=task,
+            data=data,
+            train=train,
+            test=test,
+            protocol=protocol,
+            labels=labels,
+            layers=layers,
+            augment=augment,
+            epochs=epochs,
+            draws=draws,
+            seed=seed,
+            encoder=encoder,
+            image_size=image_size,
+            device=device,
+        ),
+        as_json,
+    )
+
+
+@app.command()
+def logistic(
+    run: Run,
+    task: Task = None,
+    data: Data = None,
+    train: Train = None,
+    test: Test = None,
+    protocol: Annotated[str, typer.Option(help="default, or released-1%.")] = "default",
+    labels: Labels = None,
+    layers: Layers = 1,
+    draws: Draws = 1,
+    seed: Seed = 0,
+    encoder: Which = "target",
+    image_size: ImageSize = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Fit L2 logistic regression to convergence on frozen features.
+
+    Example: `flexpredict logistic run/ --task imagenet-1% --data imagenet/ --protocol released-1%`
+    """
+    _show(
+        flexpredict.logistic(
+            run,
+            task=task,
+            data=data,
+            train=train,
+            test=test,
+            protocol=protocol,
+            labels=labels,
+            layers=layers,
+            draws=draws,
+            seed=seed,
+            encoder=encoder,
+            image_size=image_size,
+            device=device,
+        ),
+        as_json,
+    )
+
+
+@app.command()
+def knn(
+    run: Run,
+    task: Task = None,
+    data: Data = None,
+    train: Train = None,
+    test: Test = None,
+    labels: Labels = None,
+    neighbours: Annotated[int, typer.Option(min=1, help="How many vote.")] = 20,
+    temperature: Annotated[float, typer.Option(min=0.001, help="Of their votes.")] = 0.07,
+    layers: Layers = 1,
+    draws: Draws = 1,
+    seed: Seed = 0,
+    encoder: Which = "target",
+    image_size: ImageSize = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Weighted nearest neighbours and a closed-form ridge probe: no training, seconds.
+
+    Example: `flexpredict knn run/ --data labelled/`
+    """
+    _show(
+        flexpredict.knn(
+            run,
+            task=task,
+            data=data,
+            train=train,
+            test=test,
+            labels=labels,
+            neighbours=neighbours,
+            temperature=temperature,
+            layers=layers,
+            draws=draws,
+            seed=seed,
+            encoder=encoder,
+            image_size=image_size,
+            device=device,
+        ),
+        as_json,
+    )
+
+
+@app.command()
+def finetune(
+    run: Run,
+    task: Task = None,
+    data: Data = None,
+    train: Train = None,
+    test: Test = None,
+    preset: Annotated[
+        str, typer.Option(help="small, ijepa-1%-l16, ijepa-1%-h14, mae-b16, mae-l16, …")
+    ] = "small",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Over the preset's.")
+    ] = None,
+    labels: Labels = None,
+    draws: Draws = 1,
+    seed: Seed = 0,
+    encoder: Which = "target",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune end to end on labelled images.
+
+    Example: `flexpredict finetune run/ --task imagenet-1% --data imagenet/ --preset ijepa-1%-l16`
+    """
+    _show(
+        flexpredict.finetune(
+            run,
+            task=task,
+            data=data,
+            train=train,
+            test=test,
+            preset=preset,
+            settings=config.parse_overrides(set_ or []),
+            labels=labels,
+            draws=draws,
+            seed=seed,
+            encoder=encoder,
+            device=device,
+        ),
+        as_json,
+    )
+
+
+@app.command()
+def video(
+    run: Run,
+    task: Annotated[
+        Literal["davis2017", "davis2016", "scenes-video"],
+        typer.Option(help="davis2016: one object; scenes-video: embedded, needs no data."),
+    ] = "davis2017",
+    data: Annotated[Path | None, typer.Option(help="The DAVIS folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where masks and overlays go; by default in the run.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=16, help="Shorter side of the frames: 480, scenes: their own.")
+    ] = None,
+    positions: Annotated[
+        Literal["interpolate", "recompute"], typer.Option(help="Positions at the video's size.")
+    ] = "interpolate",
+    only: Annotated[list[str] | None, typer.Option(help="Only these videos.")] = None,
+    encoder: Which = "target",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Follow objects through videos by their features (DAVIS, semi-supervised): J and F.
+
+    Example: `flexpredict video run/ --task davis2017 --data DAVIS/`
+    """
+    found, folder = flexpredict.video(
+        run,
+        task=task,
+        data=data,
+        out=out,
+        size=size,
+        resize=positions,
+        only=only,
+        encoder=encoder,
+        device=device,
+    )
+    if as_json:
+        print_json(asdict(found) | {"masks": str(folder)})
+        return
+    _print_video(found)
+    print(f"Masks and overlays: {folder}")
+
+
+def _show(found: Evaluation, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(found))
+        return
+    result = found.result
+    value = f"{result['accuracy']:.1f} %"
+    if "std" in result:
+        value += f" ± {result['std']:.1f} over {len(found.seeds)} draws"
+    also = [
+        f"{name.replace('_', ' ')} {number:.1f}"
+        for name, number in result.items()
+        if name not in ("accuracy", "std", "accuracies") and isinstance(number, float)
+    ]
+    budget = "" if found.labels == "all" else f", labels {found.labels}"
+    print(f"{found.task}, {found.method} ({found.protocol}{budget}): {value}")
+    if also:
+        print(f"  {', '.join(also)}")
+    print(f"  {found.encoder} encoder, layers {found.layers}; {found.note}")
+
+
+def _print_video(found: Evaluation) -> None:
+    if not found.result:
+        print(f"{found.task}: no truth for every frame, so masks were made and nothing was scored")
+        return
+    table = Table()
+    for name in ("object", "J mean", "recall", "decay", "F mean", "recall", "decay"):
+        table.add_column(name, justify="left" if name == "object" else "right")
+
+    def row(name: str, j: dict[str, Any], f: dict[str, Any]) -> None:
+        numbers = [part[key] for part in (j, f) for key in ("mean", "recall", "decay")]
+        table.add_row(name, *(f"{number:.1f}" for number in numbers))
+
+    for one in found.details["objects"]:
+        row(f"{one['video']} {one['object']}", one["J"], one["F"])
+    whole = found.result
+    parts = [
+        {"mean": whole[m], "recall": whole[f"{m}_recall"], "decay": whole[f"{m}_decay"]}
+        for m in ("J", "F")
+    ]
+    row("all", parts[0], parts[1])
+    Console().print(table)
+    print(f"{found.task}: J&F {whole['J&F']:.1f}; {found.encoder} encoder, {found.note}")
+
+
+@app.command()
+def table(
+    number: Annotated[str | None, typer.Argument(help="1 to 8, or 13 to 16.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders with evaluations.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a table of the paper, with your own figures beside the published ones.
+
+    Example: `flexpredict table 1 run-ijepa/ run-stop/`
+    """
+    if number is None:
+        numbers = table_numbers()
+        if as_json:
+            print_json({"tables": numbers})
+            return
+        for one in numbers:
+            print(f"Table {one}: {paper_table(one).title}")
+        return
+    found = paper_table(number, runs or ())
+    if as_json:
+        rows = [
+            {"kind": kind, "model": model, "cells": [asdict(cell) for cell in cells]}
+            for kind, model, cells in found.rows
+        ]
+        print_json({"table": number, "title": found.title, "columns": found.columns, "rows": rows})
+        return
+    _print_table(found)
+
+
+def _print_table(found: PublishedTable) -> None:
+    shown = Table(title=f"Table {found.number}: {found.title}")
+    shown.add_column("")
+    shown.add_column("model")
+    for column in found.columns:
+        shown.add_column(column, justify="right")
+    for kind, model, cells in found.rows:
+        shown.add_row(kind, model, *(_cell(cell) for cell in cells))
+    Console().print(shown)
+    print("published" if not _own(found) else "published → yours (difference)")
+    if found.note:
+        print(found.note)
+
+
+def _own(found: PublishedTable) -> bool:
+    return any(cell.own is not None for _, _, cells in found.rows for cell in cells)
+
+
+def _cell(cell: Cell) -> str:
+    if cell.own is None or cell.difference is None:
+        return f"{cell.published:.1f}"
+    return f"{cell.published:.1f} → {cell.own:.1f} ({cell.difference:+.1f})"

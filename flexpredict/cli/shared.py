@@ -1,0 +1,27 @@
+"""What all commands share: the app, common options, ways to print."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Pretrain Vision Transformers with StoP and I-JEPA, and evaluate them.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; by default a GPU if there is one.")]
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value))
+
+
+def is_main() -> bool:
+    return os.environ.get("RANK", "0") == "0"

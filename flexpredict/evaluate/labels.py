@@ -1,0 +1,101 @@
+"""Label budgets: which training images may show their label."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexpredict.data.random import Stream, uniforms
+from flexpredict.data.sources import Source
+
+Rows = NDArray[np.int64]
+# The published ImageNet 1 % list: 12,811 images, 12 or 13 of each class (spec 3.2).
+PUBLISHED_LIST = "71e82a48ba78252683ae334c4d019ebd5c6e855b9599c1389fbe83eb9549cf17"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`all`, a share such as `1%` or `0.01`, `13/class`, or a file that lists names of images."""
+
+    text: str
+    share: float | None = None
+    per_class: int | None = None
+    names: frozenset[str] | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether another seed gives other images."""
+        return self.share is not None or self.per_class is not None
+
+    @classmethod
+    def parse(cls, text: str | float) -> "Budget":
+        text = str(text).strip()
+        if text == "all":
+            return cls(text)
+        if match := re.fullmatch(r"(\d+) */ *class", text):
+            if int(match[1]):
+                return cls(text, per_class=int(match[1]))
+        elif re.fullmatch(r"[0-9.]+ *%?", text):
+            percent = text.endswith("%")
+            try:
+                share = float(text.rstrip("% ")) / (100 if percent else 1)
+            except ValueError:
+                share = 0.0
+            if 0 < share <= 1:
+                return cls(text, share=share)
+        elif Path(text).is_file():
+            content = Path(text).read_bytes()
+            names = frozenset(content.decode(errors="replace").split())
+            known = hashlib.sha256(content).hexdigest() == PUBLISHED_LIST
+            return cls("published 1% list" if known else f"list {Path(text).name}", names=names)
+        raise ValueError(
+            f"labels={text!r}: expected all, a share such as 1% or 0.01, a number per class such "
+            f"as 13/class, or a file that lists names of images"
+        )
+
+    def rows(self, source: Source, labels: NDArray[np.int64], seed: int = 0) -> Rows:
+        """The rows of the images that keep their label, in order, at least one of each class."""
+        if self.names is not None:
+            return self._listed(source)
+        if self.share is None and self.per_class is None:
+            return np.arange(len(labels))
+        order = np.argsort(uniforms(seed, Stream.LABELS, np.arange(len(labels)), count=1)[:, 0])
+        chosen = []
+        for label in np.unique(labels):
+            members = order[labels[order] == label]
+            if self.share is not None:
+                count = max(1, round(self.share * len(members)))
+            else:
+                assert self.per_class is not None
+                count = self.per_class
+            if count > len(members):
+                raise ValueError(
+                    f"labels={self.text}: class {label} has only {len(members)} training images"
+                )
+            chosen.append(members[:count])
+        return np.sort(np.concatenate(chosen))
+
+    def _listed(self, source: Source) -> Rows:
+        assert self.names is not None
+        place = {Path(source.name(row)).name: row for row in range(len(source))}
+        missing = [name for name in self.names if Path(name).name not in place]
+        if missing:
+            raise ValueError(
+                f"the {self.text} names {len(missing)} images that are not in the training set, "
+                f"such as {min(missing)}"
+            )
+        return np.sort(np.array([place[Path(name).name] for name in self.names], dtype=np.int64))
+
+
+def held_out(labels: NDArray[np.int64], share: float, seed: int = 0) -> tuple[Rows, Rows]:
+    """Rows to keep and rows to hold out, the share of every class, at least one kept of each."""
+    order = np.argsort(uniforms(seed, Stream.HELD_OUT, np.arange(len(labels)), count=1)[:, 0])
+    held = []
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        held.append(members[: min(max(1, round(share * len(members))), len(members) - 1)])
+    out = np.sort(np.concatenate(held))
+    return np.setdiff1d(np.arange(len(labels)), out), out

@@ -1,0 +1,72 @@
+"""What an evaluation found, with all that is needed to trust it or to do it again."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flexpredict.engine.checkpoint import write_text
+
+FOLDER = "evaluations"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The result of one protocol on one encoder."""
+
+    task: str
+    method: str  # probe, logistic, knn, ridge, finetune, video
+    protocol: str
+    result: dict[str, Any]  # accuracies in percent; J and F in percent
+    encoder: str  # target or context
+    layers: int | list[int]  # how many last layers
+    checkpoint: str  # digest of the encoder's weights
+    labels: str = "all"
+    seeds: list[int] = field(default_factory=lambda: [0])
+    note: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    version: str = field(default_factory=lambda: metadata.version("flexpredict"))
+
+    @property
+    def name(self) -> str:
+        parts = [self.task, self.method, self.protocol]
+        parts += [self.labels] if self.labels != "all" else []
+        parts += [self.encoder] if self.encoder != "target" else []
+        return re.sub(r"[^A-Za-z0-9.%@_-]+", "-", "-".join(parts))
+
+
+def write(run: Path, evaluation: Evaluation) -> Path:
+    """Keeps it in the run's folder; the same evaluation done again takes the place of the old."""
+    folder = run / FOLDER
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{evaluation.name}.json"
+    write_text(path, json.dumps(asdict(evaluation), indent=2) + "\n")
+    return path
+
+
+def read_all(run: Path) -> list[dict[str, Any]]:
+    """Everything that was found about a run."""
+    found = []
+    for path in sorted((run / FOLDER).glob("*.json")):
+        try:
+            found.append(json.loads(path.read_text()))
+        except ValueError:
+            raise ValueError(
+                f"{path} cannot be read as JSON: evaluate again, or remove it"
+            ) from None
+    return found
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Mean over seeds; the standard deviation where there are several."""
+    if len(values) == 1:
+        return {"accuracy": values[0]}
+    return {
+        "accuracy": float(np.mean(values)),
+        "std": float(np.std(values, ddof=1)),
+        "accuracies": values,
+    }

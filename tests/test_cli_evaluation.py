@@ -1,0 +1,277 @@
+"""Evaluations from the command line: every published layout in miniature, whole and broken."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import miniatures
+import numpy as np
+import pytest
+import torch
+from conftest import Command
+from PIL import Image
+
+import flexpredict as fp
+from flexpredict.engine.checkpoint import write_text
+from flexpredict.engine.encoders import save_encoder
+from flexpredict.evaluate.tasks import TASKS
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run as pretraining leaves it."""
+    run = tmp_path_factory.mktemp("run")
+    images = np.stack([miniatures.picture(label, 1000, (32, 32)) for label in range(16)])
+    fp.pretrain(
+        images, run, model="vit_nano", patch_size=4, image_size=32, batch_size=16, steps=2,
+        workers=0, device="cpu",
+    )  # fmt: skip
+    return run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """The same, free to be written to."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("task", sorted(miniatures.WRITERS))
+def test_task__published_layout_from_the_shell(
+    task: str, run: Path, tmp_path: Path, command: Command
+) -> None:
+    data = tmp_path / "data"
+    miniatures.WRITERS[task](data)
+    code, out, err = command("knn", run, "--task", task, "--data", data, "--neighbours=5", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["result"]["accuracy"] > 90
+    assert found["task"] == task
+    saved = [json.loads(path.read_text()) for path in (run / "evaluations").glob("*.json")]
+    assert saved == [found]
+    for key in ("protocol", "encoder", "layers", "checkpoint", "seeds", "version"):
+        assert found[key]
+
+
+def _unlink(pattern: str) -> Callable[[Path], None]:
+    def remove(root: Path) -> None:
+        (next(iter(sorted(root.glob(pattern))))).unlink()
+
+    return remove
+
+
+def _rewrite(pattern: str, text: str) -> Callable[[Path], None]:
+    return lambda root: write_text(next(iter(sorted(root.glob(pattern)))), text)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "imagenet": (lambda root: shutil.rmtree(root / "val"), "val"),
+    "imagenet-1%": (_unlink("1percent.txt"), "1percent.txt"),
+    "imagenet-1%@msn": (_rewrite("1percent.txt", "n01440760_99999.JPEG\n"), "n01440760_99999"),
+    "tiny-imagenet": (_unlink("*/val/val_annotations.txt"), "val_annotations.txt"),
+    "cifar10": (_unlink("*/data_batch_3"), "data_batch_3"),
+    "cifar100": (_rewrite("*/train", "no pickle"), "train"),
+    "places205": (_rewrite("*/train_places205.csv", "a/abbey0/x.jpg\n"), "train_places205.csv"),
+    "inat18": (_rewrite("train2018.json", "{"), "train2018.json"),
+    "clevr-count": (_unlink("*/scenes/CLEVR_val_scenes.json"), "CLEVR_val_scenes.json"),
+    "clevr-dist": (_rewrite("*/scenes/CLEVR_train_scenes.json", "{}"), "CLEVR_train_scenes.json"),
+}
+
+
+def test_task__every_layout_is_broken_once() -> None:
+    assert set(BROKEN) >= {task for task in TASKS if "@" not in task and "scenes" not in task}
+
+
+@pytest.mark.parametrize("task", sorted(BROKEN))
+def test_task__broken_layout_gets_one_sentence(
+    task: str, run: Path, tmp_path: Path, command: Command
+) -> None:
+    data = tmp_path / "data"
+    miniatures.WRITERS[task](data)
+    spoil, named = BROKEN[task]
+    spoil(data)
+    code, out, err = command("knn", run, "--task", task, "--data", data)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert named in err
+    assert not (run / "evaluations").exists()
+
+
+@pytest.mark.parametrize("year", ["2017", "2016"])
+def test_video__davis_from_the_shell(
+    year: str, run: Path, tmp_path: Path, command: Command
+) -> None:
+    miniatures.davis(tmp_path / "data", year)
+    arguments = ["video", run, "--task", f"davis{year}", "--data", tmp_path / "data"]
+    code, out, err = command(*arguments, "--size=64", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["result"]["J&F"] > 50
+    assert len(found["details"]["objects"]) == (4 if year == "2017" else 2)
+    masks = Path(found["masks"])
+    with Image.open(masks / "bear" / "00003.png") as mask:
+        assert mask.mode == "P"
+        assert mask.size == (96, 64)
+        assert set(np.unique(np.asarray(mask))) <= {0, 1, 2}
+    with Image.open(masks / "camel.gif") as overlay:
+        assert getattr(overlay, "n_frames", 1) == 5
+    code, out, _ = command(*arguments, "--size=64", "--encoder=untrained")
+    assert code == 0
+    assert "J&F" in out
+    assert "untrained encoder" in out
+
+
+def test_video__broken_inputs_get_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:
+    def refused(name: str, spoil: Callable[[Path], None], *more: str) -> str:
+        root = tmp_path / name
+        miniatures.davis(root)
+        spoil(root / "DAVIS")
+        code, out, err = command("video", run, "--data", root, *more)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        return err
+
+    assert "no mask for its first frame" in refused("a", _unlink("Annotations/480p/bear/00000.png"))
+
+    def smaller(root: Path) -> None:
+        Image.new("P", (48, 32)).save(root / "Annotations/480p/bear/00002.png")
+
+    assert "48×32: expected 96×64" in refused("b", smaller)
+    assert "no frames of cow" in refused("c", lambda _: None, "--only=cow")
+    assert "needs its data" in command("video", run)[2]
+
+
+def test_probe__protocols_and_budgets(run: Path, tmp_path: Path, command: Command) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    data = ["--data", tmp_path / "photos"]
+    code, out, err = command("probe", run, *data, "--labels=4/class", "--draws=3", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["seeds"] == [0, 1, 2]
+    assert found["result"]["std"] >= 0
+    assert "test was touched once" in found["note"]
+    for protocol in ("vissl-sgd", "vissl-lars", "ijepa"):
+        code, out, err = command("probe", run, *data, "--protocol", protocol, "--epochs=2")
+        assert code == 0, err
+        assert "chosen on the test set" in out
+    code, out, err = command("logistic", run, *data, "--labels=50%", "--json")
+    assert code == 0, err
+    assert json.loads(out)["result"]["accuracy"] > 90
+    code, out, err = command("logistic", run, *data, "--protocol=released-1%", "--json")
+    assert code == 0, err
+    assert "after_100_iterations" in json.loads(out)["result"]
+    assert len(list((run / "evaluations").glob("*.json"))) == 6
+
+
+def test_probe__a_folder_without_a_test_part_is_split(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    code, out, err = command(
+        "knn", run, "--data", tmp_path / "photos/train", "--neighbours=3", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["details"] == {
+        "neighbours": 3, "temperature": 0.07, "train_images": 18, "test_images": 6,
+    }  # fmt: skip
+
+
+def test_probe__broken_inputs_get_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:
+    photos = tmp_path / "photos"
+    miniatures.labelled_folder(photos)
+
+    def refused(*arguments: str | Path) -> str:
+        code, out, err = command("probe", run, *arguments)
+        assert (code, out) == (2, ""), out
+        assert err.count("\n") == 1
+        return err
+
+    assert "--task, --data" in refused()
+    assert "choose one of imagenet" in refused("--task=cifar1000", "--data", photos)
+    assert "needs its data" in refused("--task=cifar100")
+    assert "flexpredict video" in refused("--task=davis2017", "--data", photos)
+    assert "is not known: choose one of default" in refused("--data", photos, "--protocol=mine")
+    assert "labels='none'" in refused("--data", photos, "--labels=none")
+    assert "only 8 training images" in refused("--data", photos, "--labels=9/class")
+    assert "same images every time" in refused("--data", photos, "--draws=2")
+    assert "this encoder has 4" in refused("--data", photos, "--layers=5")
+    assert "multiple of 4" in refused("--data", photos, "--image-size=30")
+    shutil.rmtree(photos / "val/class-1")
+    assert "class-1 is in the training set, but is missing from the test set" in refused(
+        "--data", photos
+    )
+    flat = tmp_path / "flat"
+    miniatures.save(flat / "a.png", 0, 0)
+    assert "no labels" in refused("--data", flat)
+
+
+def test_finetune__from_the_shell(run: Path, tmp_path: Path, command: Command) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    arguments = ["finetune", run, "--data", tmp_path / "photos", "--labels=6/class"]
+    quick = ["--set=epochs=6", "--set=batch_size=6", "--set=warmup_epochs=1", "--set=lr=0.003"]
+    code, out, err = command(*arguments, *quick, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["result"]["accuracy"] > 60  # of three classes
+    assert found["details"]["settings"]["lr"] == 0.003
+    assert found["details"]["train_images"] == 18
+    assert "chosen on the test set" in found["note"]
+    for wrong, sentence in (
+        ("--preset=big", "choose one of ijepa-1%-l16"),
+        ("--set=epoch=3", "epoch is no setting of fine-tuning"),
+        ("--set=warmup_epochs=50", "does not fit into epochs"),
+    ):
+        code, out, err = command(*arguments, wrong)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert sentence in err
+
+
+def test_cache__other_weights_are_computed_anew(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    data = tmp_path / "photos/train"
+
+    def features(name: str) -> np.ndarray:
+        out = tmp_path / name
+        assert command("features", run, "--data", data, "--out", out)[0] == 0
+        with np.load(out) as file:
+            return file["features"]
+
+    first = features("1.npz")
+    np.testing.assert_array_equal(features("2.npz"), first)
+    encoder = fp.load(run)
+    torch.manual_seed(1)
+    encoder.init_weights()
+    save_encoder(run, encoder, {})
+    assert np.abs(features("3.npz") - first).max() > 1e-3
+    miniatures.save(data / "class-0/0.png", 2, 5)  # another picture under the same name
+    assert np.abs(features("4.npz")[0] - features("3b.npz")[1]).max() > 1e-3
+    with np.load(tmp_path / "3.npz") as old, np.load(tmp_path / "4.npz") as new:
+        changed = np.abs(old["features"] - new["features"]).max(1) > 1e-3
+    assert changed.sum() == 1
+
+
+def test_table__own_figures_stand_beside_the_published(run: Path, command: Command) -> None:
+    code, out, _ = command("table", "1", run)
+    assert code == 0
+    assert "60.3" in out
+    config = (run / "config.yaml").read_text()
+    config = config.replace("model: vit_nano", "model: vit_base").replace(
+        "patch_size: 4", "patch_size: 16"
+    )
+    (run / "config.yaml").write_text(config.replace("image_size: 32", "image_size: 224"))
+    found = {
+        "task": "imagenet-1%", "method": "logistic", "protocol": "released-1%",
+        "encoder": "target", "result": {"accuracy": 61.5},
+    }  # fmt: skip
+    write_text((run / "evaluations").mkdir() or run / "evaluations/x.json", json.dumps(found))
+    code, out, _ = command("table", "1", run, "--json")
+    cells = {(row["kind"], row["model"]): row["cells"][0]["own"] for row in json.loads(out)["rows"]}
+    assert cells.pop(("StoP", "B/16")) == 61.5
+    assert set(cells.values()) == {None}
+    assert "60.3 → 61.5 (+1.2)" in command("table", "1", run)[1]
+    assert command("table", "9")[0] == 2
+    for number in json.loads(command("table", "--json")[1])["tables"]:
+        assert command("table", number)[0] == 0
