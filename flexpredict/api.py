@@ -1,6 +1,7 @@
 """What people call from Python; the command line calls the same."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from flexpredict.evaluate import frozen, results
 from flexpredict.evaluate.features import cached, size_for
 from flexpredict.evaluate.online import OnlineProbe
 from flexpredict.evaluate.results import Evaluation
+from flexpredict.evaluate.subject import Subject
 from flexpredict.evaluate.tasks import VIDEO_TASKS, open_task
 from flexpredict.evaluate.tuned import evaluate_finetune
 from flexpredict.evaluate.video import Following, evaluate_videos
@@ -202,13 +204,29 @@ def video(
     elif data is None:
         raise ValueError(f"task {task} needs its data: say where they are with --data")
     videos = open_davis(Path(data), VIDEO_TASKS[task], only or None)
-    how = Following(size=size or (None if task == "scenes-video" else 480), resize=resize)
-    folder = Path(out) if out is not None else _folder(run) / results.FOLDER / f"{task}-masks"
+    usual = Following(size=None if task == "scenes-video" else Following().size)
+    how = replace(usual, size=size or usual.size, resize=resize)
+    variant = results.options(
+        only=only or None,
+        size=size,
+        resize=None if resize == usual.resize else resize,
+    )
+
+    def masks(found: Evaluation) -> Path:
+        return Path(out) if out else _folder(run) / results.FOLDER / f"{found.name}-masks"
+
     found = evaluate_videos(
-        model, videos, task, how, which=encoder, out=folder, progress=Tally("frames")
+        model,
+        videos,
+        task,
+        how,
+        which=encoder,
+        variant=variant,
+        out=masks,
+        progress=Tally("frames"),
     )
     results.write(_folder(run), found)
-    return found, folder
+    return found, masks(found)
 
 
 def demo(
@@ -238,11 +256,12 @@ def _evaluate(
         data=data,
         train=train,
         test=test,
-        image_size=size_for(model, image_size)[0],
+        listed=options.get("labels") is None,
+        image_size=max(size_for(model, image_size)),
         progress=Tally("scenes"),
     )
-    subject = frozen.Subject(model, encoder, image_size)
-    found = protocol(subject, labelled, told=Tally, **options)
+    subject = Subject(model, encoder, image_size, told=Tally)
+    found = protocol(subject, labelled, **options)
     results.write(_folder(run), found)
     return found
 

@@ -155,11 +155,18 @@ def settings_from(
     try:
         return Settings(**{key: _typed(key, value) for key, value in merged.items()})
     except ValidationError as error:
-        raise ValueError(f"{origin}: {_first_sentence(error)}") from None
+        raise ValueError(f"{origin}: {first_sentence(error)}") from None
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` strings, values read as YAML: `lr=1e-3`, `image_size=[96,64]`, `steps=null`."""
+    """Settings of pretraining as `key=value`: `lr=1e-3`, `image_size=[96,64]`, `steps=null`."""
+    values = parse_pairs(pairs)
+    _check_names(values, "--set")
+    return values
+
+
+def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    """`key=value` strings, values read as YAML."""
     values = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -169,7 +176,6 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             values[key.strip()] = yaml.safe_load(text)
         except yaml.YAMLError:
             raise ValueError(f"--set {pair}: the value is not readable as YAML") from None
-    _check_names(values, "--set")
     return values
 
 
@@ -259,7 +265,8 @@ def _typed(key: str, value: Any) -> Any:
     return value
 
 
-def _first_sentence(error: ValidationError) -> str:
+def first_sentence(error: ValidationError) -> str:
+    """What is wrong, of the first thing that is."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][:1])
     if first["type"] == "value_error":

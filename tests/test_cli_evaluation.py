@@ -161,6 +161,22 @@ def test_probe__protocols_and_budgets(run: Path, tmp_path: Path, command: Comman
     assert code == 0, err
     assert "after_100_iterations" in json.loads(out)["result"]
     assert len(list((run / "evaluations").glob("*.json"))) == 6
+    for more in (["--layers=4"], ["--seed=5"], ["--image-size=64"], ["--temperature=1"], []):
+        assert command("knn", run, *data, "--neighbours=3", *more)[0] == 0
+    assert len(list((run / "evaluations").glob("*knn*.json"))) == 5  # none overwrites another
+
+
+def test_probe__one_label_per_class_chooses_nothing(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    for method in ("probe", "logistic"):
+        arguments = [method, run, "--data", tmp_path / "photos", "--labels=1/class", "--json"]
+        code, out, err = command(*arguments)
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["result"]["accuracy"] > 90
+        assert "nothing was chosen" in found["note"]
 
 
 def test_probe__a_folder_without_a_test_part_is_split(
@@ -203,6 +219,61 @@ def test_probe__broken_inputs_get_one_sentence(run: Path, tmp_path: Path, comman
     flat = tmp_path / "flat"
     miniatures.save(flat / "a.png", 0, 0)
     assert "no labels" in refused("--data", flat)
+    miniatures.save(tmp_path / "single/a/0.png", 0, 0)
+    miniatures.save(tmp_path / "single/b/1.png", 1, 1)
+    assert "one image per class" in refused("--data", tmp_path / "single")
+    assert "go together" in refused("--train", photos / "train")
+    assert "go together" in refused("--data", photos, "--train", photos, "--test", photos)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"label": np.zeros(3, np.uint8)}, "6 images, but 3 entries in label"),
+        ({"label": np.zeros(9, np.uint8)}, "6 images, but 9 entries in label"),
+        ({"split": np.zeros(6, np.uint8)}, "no images in its split val"),
+        ({"label": np.arange(6, dtype=np.uint8)}, "missing from the test set"),
+        ({"offset": np.zeros(0, np.int64)}, "damaged"),
+        (None, "cannot be read as an .npz file"),
+    ],
+)
+def test_packed__labels_that_do_not_match_are_refused(
+    change: dict[str, np.ndarray] | None,
+    sentence: str,
+    run: Path,
+    tmp_path: Path,
+    command: Command,
+) -> None:
+    images = []
+    for number in range(6):
+        miniatures.save(tmp_path / "x.jpg", number % 2, number)
+        images.append(np.frombuffer((tmp_path / "x.jpg").read_bytes(), np.uint8))
+    whole = {
+        "jpeg": np.concatenate(images),
+        "offset": np.cumsum([0, *map(len, images)]),
+        "label": np.arange(6, dtype=np.uint8) % 2,
+        "split": np.array([0, 0, 0, 0, 1, 1], np.uint8),
+    }
+    path = tmp_path / "set.npz"
+    np.savez(path, **whole)
+    assert command("knn", run, "--data", path, "--neighbours=3")[0] == 0
+    if change is None:
+        path.write_bytes(path.read_bytes()[:-200])
+    else:
+        np.savez(path, **(whole | change))
+    code, out, err = command("knn", run, "--data", path, "--neighbours=3")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert sentence in err
+
+
+def test_imagenet_1_percent__another_budget_needs_no_list(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    miniatures.imagenet(tmp_path / "data")
+    arguments = ["knn", run, "--task=imagenet-1%", "--data", tmp_path / "data", "--neighbours=3"]
+    assert command(*arguments)[0] == 2
+    assert command(*arguments, "--labels=50%")[0] == 0
 
 
 def test_finetune__from_the_shell(run: Path, tmp_path: Path, command: Command) -> None:
@@ -220,6 +291,10 @@ def test_finetune__from_the_shell(run: Path, tmp_path: Path, command: Command) -
         ("--preset=big", "choose one of ijepa-1%-l16"),
         ("--set=epoch=3", "epoch is no setting of fine-tuning"),
         ("--set=warmup_epochs=50", "does not fit into epochs"),
+        ("--set=batch_size=0", "batch_size=0 does not fit"),
+        ("--set=pooling=max", "pooling='max' does not fit"),
+        ("--set=lr=high", "lr='high' does not fit"),
+        ("--set=seed=3", "seed is no setting"),
     ):
         code, out, err = command(*arguments, wrong)
         assert (code, out) == (2, "")
@@ -264,7 +339,7 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
     (run / "config.yaml").write_text(config.replace("image_size: 32", "image_size: 224"))
     found = {
         "task": "imagenet-1%", "method": "logistic", "protocol": "released-1%",
-        "encoder": "target", "result": {"accuracy": 61.5},
+        "labels": "published 1% list", "encoder": "target", "result": {"accuracy": 61.5},
     }  # fmt: skip
     write_text((run / "evaluations").mkdir() or run / "evaluations/x.json", json.dumps(found))
     code, out, _ = command("table", "1", run, "--json")
@@ -272,6 +347,13 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
     assert cells.pop(("StoP", "B/16")) == 61.5
     assert set(cells.values()) == {None}
     assert "60.3 → 61.5 (+1.2)" in command("table", "1", run)[1]
+    for unlike in ({"labels": "5%"}, {"variant": {"layers": 4}}, {"encoder": "context"}):
+        write_text(run / "evaluations/x.json", json.dumps(found | unlike))
+        assert "→" not in command("table", "1", run)[1]
+    write_text(run / "evaluations/x.json", "{}")
+    code, out, err = command("table", "1", run)
+    assert (code, out) == (2, "")
+    assert "x.json is no evaluation" in err
     assert command("table", "9")[0] == 2
     for number in json.loads(command("table", "--json")[1])["tables"]:
         assert command("table", number)[0] == 0

@@ -3,18 +3,16 @@
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import flexpredict
 from flexpredict import config
+from flexpredict.cli.printing import print_table, print_video, show
 from flexpredict.cli.shared import Device, Json, app, print_json
-from flexpredict.evaluate.results import Evaluation
-from flexpredict.report.table import Cell, PublishedTable, paper_table, table_numbers
+from flexpredict.report.table import paper_table, table_numbers
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Task = Annotated[
@@ -120,7 +118,7 @@ def probe(
 
     Example: `flexpredict probe run/ --task cifar100 --data cifar-100-python/`
     """
-    _show(
+    show(
         flexpredict.probe(
             run,
             task=task,
@@ -163,7 +161,7 @@ def logistic(
 
     Example: `flexpredict logistic run/ --task imagenet-1% --data imagenet/ --protocol released-1%`
     """
-    _show(
+    show(
         flexpredict.logistic(
             run,
             task=task,
@@ -205,7 +203,7 @@ def knn(
 
     Example: `flexpredict knn run/ --data labelled/`
     """
-    _show(
+    show(
         flexpredict.knn(
             run,
             task=task,
@@ -250,7 +248,7 @@ def finetune(
 
     Example: `flexpredict finetune run/ --task imagenet-1% --data imagenet/ --preset ijepa-1%-l16`
     """
-    _show(
+    show(
         flexpredict.finetune(
             run,
             task=task,
@@ -258,7 +256,7 @@ def finetune(
             train=train,
             test=test,
             preset=preset,
-            settings=config.parse_overrides(set_ or []),
+            settings=config.parse_pairs(set_ or []),
             labels=labels,
             draws=draws,
             seed=seed,
@@ -309,52 +307,8 @@ def video(
     if as_json:
         print_json(asdict(found) | {"masks": str(folder)})
         return
-    _print_video(found)
+    print_video(found)
     print(f"Masks and overlays: {folder}")
-
-
-def _show(found: Evaluation, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(found))
-        return
-    result = found.result
-    value = f"{result['accuracy']:.1f} %"
-    if "std" in result:
-        value += f" ± {result['std']:.1f} over {len(found.seeds)} draws"
-    also = [
-        f"{name.replace('_', ' ')} {number:.1f}"
-        for name, number in result.items()
-        if name not in ("accuracy", "std", "accuracies") and isinstance(number, float)
-    ]
-    budget = "" if found.labels == "all" else f", labels {found.labels}"
-    print(f"{found.task}, {found.method} ({found.protocol}{budget}): {value}")
-    if also:
-        print(f"  {', '.join(also)}")
-    print(f"  {found.encoder} encoder, layers {found.layers}; {found.note}")
-
-
-def _print_video(found: Evaluation) -> None:
-    if not found.result:
-        print(f"{found.task}: no truth for every frame, so masks were made and nothing was scored")
-        return
-    table = Table()
-    for name in ("object", "J mean", "recall", "decay", "F mean", "recall", "decay"):
-        table.add_column(name, justify="left" if name == "object" else "right")
-
-    def row(name: str, j: dict[str, Any], f: dict[str, Any]) -> None:
-        numbers = [part[key] for part in (j, f) for key in ("mean", "recall", "decay")]
-        table.add_row(name, *(f"{number:.1f}" for number in numbers))
-
-    for one in found.details["objects"]:
-        row(f"{one['video']} {one['object']}", one["J"], one["F"])
-    whole = found.result
-    parts = [
-        {"mean": whole[m], "recall": whole[f"{m}_recall"], "decay": whole[f"{m}_decay"]}
-        for m in ("J", "F")
-    ]
-    row("all", parts[0], parts[1])
-    Console().print(table)
-    print(f"{found.task}: J&F {whole['J&F']:.1f}; {found.encoder} encoder, {found.note}")
 
 
 @app.command()
@@ -383,28 +337,4 @@ def table(
         ]
         print_json({"table": number, "title": found.title, "columns": found.columns, "rows": rows})
         return
-    _print_table(found)
-
-
-def _print_table(found: PublishedTable) -> None:
-    shown = Table(title=f"Table {found.number}: {found.title}")
-    shown.add_column("")
-    shown.add_column("model")
-    for column in found.columns:
-        shown.add_column(column, justify="right")
-    for kind, model, cells in found.rows:
-        shown.add_row(kind, model, *(_cell(cell) for cell in cells))
-    Console().print(shown)
-    print("published" if not _own(found) else "published → yours (difference)")
-    if found.note:
-        print(found.note)
-
-
-def _own(found: PublishedTable) -> bool:
-    return any(cell.own is not None for _, _, cells in found.rows for cell in cells)
-
-
-def _cell(cell: Cell) -> str:
-    if cell.own is None or cell.difference is None:
-        return f"{cell.published:.1f}"
-    return f"{cell.published:.1f} → {cell.own:.1f} ({cell.difference:+.1f})"
+    print_table(found)

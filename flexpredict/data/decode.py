@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from flexpredict.data.sources.base import Pixels
 
@@ -44,5 +44,7 @@ def _decode_any(data: bytes, channels: int) -> Pixels:
         with Image.open(io.BytesIO(data)) as image:
             upright = ImageOps.exif_transpose(image)
             return np.asarray(upright.convert(mode)).reshape(upright.height, upright.width, -1)
+    except UnidentifiedImageError:
+        raise BadImage("it is no image of a known kind") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadImage(str(error)) from None

@@ -38,18 +38,19 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class RandomTransform:
-    """A random crop, or the whole image squashed, and a flip: another look every epoch."""
+    """A random crop, or all of the image, and a flip: another look every epoch."""
 
-    crop_scale: tuple[float, float] | None = (0.08, 1.0)  # None: squashed
+    crop_scale: tuple[float, float] | None = (0.08, 1.0)  # None: no random crop, but
+    fit: Literal["crop", "squash"] = "squash"  # the whole image squashed, or its middle
     flip: bool = True
     interpolation: Interpolation = "bilinear"
 
     def __call__(self, pixels: Pixels, size: tuple[int, int], draws: NDArray[np.float64]) -> Pixels:
-        height, width = pixels.shape[:2]
-        box = (0, 0, width, height)
-        if self.crop_scale is not None:
-            box = random_crop(height, width, draws[:CROP_DRAWS], self.crop_scale)
-        view = crop_resize(pixels, box, size, self.interpolation)
+        if self.crop_scale is None:
+            view = Transform(self.fit, interpolation=self.interpolation)(pixels, size)
+        else:
+            box = random_crop(pixels.shape[0], pixels.shape[1], draws[:CROP_DRAWS], self.crop_scale)
+            view = crop_resize(pixels, box, size, self.interpolation)
         return view[:, ::-1] if self.flip and draws[CROP_DRAWS] < 0.5 else view
 
 

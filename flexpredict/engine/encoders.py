@@ -34,8 +34,10 @@ def load_encoder(path: Path, which: Which = "target") -> Encoder:
     run = path.parent if path.name == WEIGHTS else path
     if not (run / DESCRIPTION).is_file():
         raise ValueError(f"{path} is no run: expected a folder with {DESCRIPTION}")
-    description = json.loads((run / DESCRIPTION).read_text())
-    encoder = Encoder(**description["architecture"])
+    try:
+        encoder = Encoder(**json.loads((run / DESCRIPTION).read_text())["architecture"])
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"{run / DESCRIPTION} does not describe an encoder: {error}") from None
     encoder.load_state_dict(_weights(run, which))
     return encoder.eval().requires_grad_(False)
 

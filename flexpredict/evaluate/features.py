@@ -3,9 +3,10 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from flexpredict.model.vit import Encoder, Resize, Size
 
 Rows = NDArray[np.int64]
 _BATCH = 256
+_FEW_PARTS = 20
 _PLAIN = Transform()
 _FORMAT = 1  # raised when the same inputs would give other features
 
@@ -48,7 +50,11 @@ def extract(
     rows = np.arange(len(source)) if rows is None else rows
     out = torch.empty(len(rows), encoder.dim * layers)
     done = 0
-    for images in _batches(source, rows, size, transform, encoder.in_channels, batch_size, workers):
+    dataset = _Batches(source, rows, size, transform, encoder.in_channels)
+    parts = [slice(start, start + batch_size) for start in range(0, len(rows), batch_size)]
+    if isinstance(source, MemorySource):
+        workers = 0
+    for images in prefetched(dataset, parts, workers):
         found = encoder.features(images.to(device), layers=layers, resize=resize)
         out[done : done + len(found)] = found.float().cpu()
         done += len(found)
@@ -104,7 +110,8 @@ def size_for(encoder: Encoder, image_size: Size | None = None) -> tuple[int, int
     if image_size is None:
         return encoder.grid[0] * encoder.patch_size, encoder.grid[1] * encoder.patch_size
     height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if height % encoder.patch_size or width % encoder.patch_size:
+    patch = encoder.patch_size
+    if height < patch or width < patch or height % patch or width % patch:
         raise ValueError(
             f"image_size {height}x{width} does not divide into the encoder's patches of "
             f"{encoder.patch_size}: choose a multiple of {encoder.patch_size}"
@@ -153,21 +160,14 @@ class _Batches(Dataset[Tensor | str]):
             return str(error)
 
 
-def _batches(
-    source: Source,
-    rows: Rows,
-    size: tuple[int, int],
-    transform: Transform,
-    channels: int,
-    batch_size: int,
-    workers: int | None,
+def prefetched(
+    dataset: Dataset[Tensor | str], parts: Sequence[Any], workers: int | None = None
 ) -> Iterator[Tensor]:
-    if workers is None:  # processes cost a second to start: not for what is in memory, or small
-        small = isinstance(source, MemorySource) or len(rows) < 20 * batch_size
-        workers = 0 if small else min(8, usable_cores())
-    parts = [slice(start, start + batch_size) for start in range(0, len(rows), batch_size)]
+    """The parts of a data set in turn, prepared ahead by processes where that is worth it."""
+    if workers is None:  # processes cost a second to start
+        workers = 0 if len(parts) < _FEW_PARTS else min(8, usable_cores())
     loader = DataLoader(
-        _Batches(source, rows, size, transform, channels),
+        dataset,
         batch_size=None,
         sampler=parts,
         num_workers=workers,

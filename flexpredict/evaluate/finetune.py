@@ -21,6 +21,7 @@ from flexpredict.data.loader import Order
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Progress, Source
 from flexpredict.engine import precision
+from flexpredict.evaluate.features import size_for
 from flexpredict.evaluate.finetune_data import (
     TEST_CHUNK,
     Batch,
@@ -150,7 +151,7 @@ def finetune(
     train_labels, test_labels, classes = match_labels(train, test)
     rows = np.arange(len(train)) if train_rows is None else np.asarray(train_rows)
     seed = seed_from(settings.seed, _FINETUNING)
-    size = (encoder.grid[0] * encoder.patch_size, encoder.grid[1] * encoder.patch_size)
+    size = size_for(encoder)
     order = Order(len(rows), settings.batch_size, seed)
     batches = TrainingBatches(train, train_labels, rows, order, settings, encoder, size)
     if workers is None:

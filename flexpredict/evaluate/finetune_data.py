@@ -72,7 +72,9 @@ class TrainingBatches(Dataset[Batch]):
         self.source, self.labels, self.rows, self.order = source, labels, rows, order
         self.size, self.channels = size, encoder.in_channels
         self.erasing = settings.random_erasing
-        self.transform = RandomTransform(settings.crop_scale, settings.flip, "bicubic")
+        self.transform = RandomTransform(
+            settings.crop_scale, flip=settings.flip, interpolation="bicubic"
+        )
         self.mean = tuple(encoder.mean.flatten().tolist())
         self.policy: RandAugment | None = None
         if settings.randaugment:

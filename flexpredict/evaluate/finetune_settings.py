@@ -4,54 +4,67 @@ Section 3.4 of the specification has the sources. In short: StoP's papers give n
 for 1 % of the labels is adapted from MAE's, and what it does not say is taken from MAE.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from flexpredict.engine.precision import Precision
 
 Pooling = Literal["norm-mean", "mean-norm"]
 RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
+Share = Annotated[float, Field(ge=0, le=1)]
+AtLeast0 = Annotated[float, Field(ge=0)]
+Above0 = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
+)
 class FinetuneSettings:
     """Everything that changes the result; the defaults are what MAE and I-JEPA have in common."""
 
-    epochs: int
-    batch_size: int
-    lr: float | None = None  # the peak as it is, or
-    lr_per_256: float | None = None  # per 256 images of the batch, MAE's base learning rate
-    weight_decay: float = 0.05
-    betas: tuple[float, float] = (0.9, 0.999)
-    layer_decay: float = 0.75  # a layer learns at this share of the rate of the one above it
-    warmup_epochs: float = 5  # from 0
-    min_lr: float = 1e-6
-    label_smoothing: float = 0.1
+    epochs: Count
+    batch_size: Count
+    lr: Above0 | None = None  # the peak as it is, or
+    lr_per_256: Above0 | None = None  # per 256 images of the batch, MAE's base learning rate
+    weight_decay: AtLeast0 = 0.05
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = (
+        0.75  # a layer learns at this share of the rate of the one above it
+    )
+    warmup_epochs: AtLeast0 = 5  # from 0
+    min_lr: AtLeast0 = 1e-6
+    label_smoothing: Share = 0.1
     randaugment: bool | str = RAND_AUGMENT  # True is the same
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    random_erasing: float = 0.0  # the share of images
-    drop_path: float = 0.0  # in the last block; less below
-    crop_scale: tuple[float, float] | None = (0.08, 1.0)  # None: the whole image, squashed
+    mixup: AtLeast0 = 0.0
+    cutmix: AtLeast0 = 0.0
+    random_erasing: Share = 0.0  # the share of images
+    drop_path: Annotated[float, Field(ge=0, lt=1)] = 0.0  # in the last block; less below
+    crop_scale: tuple[Share, Share] | None = (0.08, 1.0)  # None: the whole image, squashed
     flip: bool = True
-    test_margin: float = 256 / 224  # test images cover this × the size before the middle is cut out
-    head_init_std: float = 2e-5
+    test_margin: Annotated[float, Field(ge=1)] = (
+        256 / 224
+    )  # test images cover this × the size before the middle is cut out
+    head_init_std: AtLeast0 = 2e-5
     # norm-mean: the pretrained norm, then the mean over tokens [our default: I-JEPA does not say];
     # mean-norm: MAE's, the mean and then a fresh norm in place of the pretrained one.
     pooling: Pooling = "norm-mean"
     seed: int = 0
     precision: Precision = "auto"
-    accumulate: int = 1  # parts a batch is computed in, where memory is short
+    accumulate: Count = 1  # parts a batch is computed in, where memory is short
 
     def __post_init__(self) -> None:
         if (self.lr is None) == (self.lr_per_256 is None):
             raise ValueError("fine-tuning needs either lr or lr_per_256: set one of the two")
-        if self.epochs < 1 or not 0 <= self.warmup_epochs < self.epochs:
+        if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs={self.warmup_epochs:g} does not fit into epochs={self.epochs}: "
                 f"train for longer than the warm-up"
             )
-        if self.accumulate < 1 or self.batch_size % self.accumulate:
+        if self.batch_size % self.accumulate:
             raise ValueError(
                 f"batch_size={self.batch_size} does not divide into accumulate={self.accumulate} "
                 f"parts"

@@ -1,54 +1,30 @@
 """Evaluations of a frozen encoder on labelled images: probe, logistic, knn."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from flexpredict.data.random import Stream, permute
-from flexpredict.data.sources import Progress
-from flexpredict.data.transforms import read_random_images
 from flexpredict.engine.encoders import encoder_digest
-from flexpredict.evaluate import features as frozen_features
+from flexpredict.evaluate.features import extract
 from flexpredict.evaluate.heads import Head
 from flexpredict.evaluate.knn import knn_accuracy
-from flexpredict.evaluate.labels import Budget, Rows, held_out
-from flexpredict.evaluate.linear import (
-    PROTOCOLS,
-    Batch,
-    Epochs,
-    Protocol,
-    in_order,
-    shuffled,
-    train_heads,
-)
+from flexpredict.evaluate.labels import Rows, held_out
+from flexpredict.evaluate.linear import PROTOCOLS, Epochs, Protocol, in_order, shuffled, train_heads
 from flexpredict.evaluate.logistic import RELEASED_PENALTY, fit_logistic
-from flexpredict.evaluate.results import Evaluation, spread
+from flexpredict.evaluate.results import Evaluation, options, spread
 from flexpredict.evaluate.ridge import ridge_probe
+from flexpredict.evaluate.subject import Draws, Subject, TrainFeatures, looks, test_features
 from flexpredict.evaluate.tasks import Labelled
-from flexpredict.model.vit import Encoder, Resize, Size
 
-Told = Callable[[str], Progress]  # progress of what is named
 _HELD_OUT = 0.1  # of the training images, to choose heads and penalties on
 _PENALTIES = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2)
 LOGISTIC_PROTOCOLS = ("default", "released-1%")
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The encoder under study, and how images get to it."""
-
-    encoder: Encoder
-    which: str = "target"
-    image_size: Size | None = None
-    resize: Resize = "recompute"
-
-    @property
-    def device(self) -> torch.device:
-        return self.encoder.pos_embed.device
+# Where each class has one image, nothing can be held out to choose on.
+_UNCHOSEN_HEAD, _UNCHOSEN_PENALTY = Head(lr=0.1, weight_decay=0.0, batch_norm=True), 1.0
+_UNCHOSEN = "too few labels to hold any out, so nothing was chosen"
 
 
 def probe(
@@ -62,7 +38,6 @@ def probe(
     augment: bool | None = None,
     epochs: int | None = None,
     seed: int = 0,
-    told: Told | None = None,
 ) -> Evaluation:
     """Linear probes, a grid of heads trained jointly.
 
@@ -70,45 +45,39 @@ def probe(
     augment: whether training images are seen through random crops; None as the protocol has it.
     """
     plan = _plan(protocol, subject, task, layers, augment, epochs)
-    budget = budget_of(task, labels)
-    most = max(head.layers for head in plan.heads)
-    test = _features(subject, task, "test", most, told)
-    train = None if plan.augment else _features(subject, task, "train", most, told)
-    seeds = seeds_of(budget, seed, draws)
-    found: list[tuple[Head, float, dict[str, Any]]] = []
-    for draw in seeds:
-        rows = budget.rows(task.train, task.train_labels.numpy(), draw)
-
-        def epochs_of(some: Rows, draw: int = draw) -> Epochs:
-            if train is None:
-                return _augmented(subject, task, some, most, plan.batch_size, draw)
-            known = task.train_labels[some].to(subject.device)
-            part = train[some].to(subject.device)
-            return shuffled(part, known, plan.batch_size, draw)
-
-        found.append(_best(plan, subject, task, rows, epochs_of, test, train, draw, told))
-    head = found[0][0]
+    drawn = Draws.of(task, labels, seed, draws)
+    work = _Probing(subject, task, plan, drawn)
+    found = [work.best(rows, draw) for rows, draw in zip(drawn.rows, drawn.seeds, strict=True)]
+    chosen = [one.head for one in found]
+    notes = dict.fromkeys(one.note for one in found)
+    if plan.augment != PROTOCOLS[protocol].augment:
+        seen = "through" if plan.augment else "without"
+        notes[f"training images were seen {seen} random crops"] = None
     return Evaluation(
         task=task.name,
+        data=task.data,
         method="probe",
         protocol=plan.name,
-        result=spread([accuracy for _, accuracy, _ in found]) | found[0][2],
+        result=spread([one.accuracy for one in found])
+        | {name: float(np.mean([one.also[name] for one in found])) for name in found[0].also},
         encoder=subject.which,
-        layers=head.layers,
+        layers=_one_or_all([head.layers for head in chosen]),
         checkpoint=encoder_digest(subject.encoder),
-        labels=budget.text,
-        seeds=seeds,
-        note=plan.note + ("" if plan.augment == PROTOCOLS[protocol].augment else
-                          "; training images were seen without random crops"),
+        labels=drawn.budget.text,
+        seeds=drawn.seeds,
+        variant=subject.variant
+        | drawn.variant
+        | options(layers=layers, augment=augment, epochs=epochs),
+        note="; ".join(notes),
         details={
             "heads": len(plan.heads),
-            "chosen": {name: getattr(head, name) for name in head.__slots__},
+            "chosen": [{name: getattr(head, name) for name in head.__slots__} for head in chosen],
             "epochs": plan.schedule.epochs,
-            "batch_size": plan.batch_size,
-            "train_images": len(rows),
+            "batch_size": min(plan.batch_size, len(drawn.rows[0])),
+            "train_images": len(drawn.rows[0]),
             "test_images": len(task.test_labels),
         },
-    )  # fmt: skip
+    )
 
 
 def _plan(
@@ -123,84 +92,103 @@ def _plan(
     if name not in PROTOCOLS:
         raise ValueError(f"protocol {name!r} is not known: choose one of {', '.join(PROTOCOLS)}")
     plan, depth = PROTOCOLS[name], len(subject.encoder.blocks)
-    heads = [replace(head, layers=min(head.layers, depth)) for head in plan.heads]
-    heads = list(dict.fromkeys(heads))
-    if layers is not None:
-        if layers > depth:
-            raise ValueError(f"layers={layers}: this encoder has {depth}")
-        heads = list(dict.fromkeys(replace(head, layers=layers) for head in heads))
+    if layers is not None and layers > depth:
+        raise ValueError(f"layers={layers}: this encoder has {depth}")
+    heads = [replace(head, layers=layers or min(head.layers, depth)) for head in plan.heads]
     schedule = task.task.schedule if name == "vissl-sgd" else plan.schedule
     if epochs is not None:  # milestones keep their place in the whole
         stretch = epochs / schedule.epochs
-        milestones = tuple(round(stretch * milestone) for milestone in schedule.milestones)
+        milestones = tuple(max(1, round(stretch * mark)) for mark in schedule.milestones)
         schedule = replace(schedule, epochs=epochs, milestones=milestones)
     return replace(
         plan,
-        heads=tuple(heads),
+        heads=tuple(dict.fromkeys(heads)),
         schedule=schedule,
         augment=plan.augment if augment is None else augment,
     )
 
 
-def _best(
-    plan: Protocol,
-    subject: Subject,
-    task: Labelled,
-    rows: Rows,
-    epochs_of: Callable[[Rows], Epochs],
-    test: Tensor,
-    train: Tensor | None,
-    seed: int,
-    told: Told | None,
-) -> tuple[Head, float, dict[str, Any]]:
-    """The head that counts, its test accuracy, and what else a reader wants to know."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    head: Head
+    accuracy: float
+    also: dict[str, float]
+    note: str
 
-    def trained(heads: tuple[Head, ...], some: Rows) -> Callable[[Tensor, Tensor], list[float]]:
+
+class _Probing:
+    """One protocol on one task; the features of all draws are computed once."""
+
+    def __init__(self, subject: Subject, task: Labelled, plan: Protocol, drawn: Draws) -> None:
+        self.subject, self.task, self.plan = subject, task, plan
+        self.layers = max(head.layers for head in plan.heads)
+        self.test = test_features(subject, task, self.layers)
+        self.train = None if plan.augment else TrainFeatures(subject, task, drawn, self.layers)
+
+    def best(self, rows: Rows, seed: int) -> _Found:
+        """The head that counts, by the protocol's way to choose it."""
+        plan, task = self.plan, self.task
+        if plan.select == "test":
+            scores = self._trained(plan.heads, rows, seed)(self.test, task.test_labels)
+            best = max(range(len(scores)), key=scores.__getitem__)
+            groups: dict[str, float] = {}
+            for score, head in zip(scores, plan.heads, strict=True):
+                name = "last" if head.layers == 1 else f"last-{head.layers}"
+                groups[name] = max(score, groups.get(name, 0.0))
+            return _Found(plan.heads[best], scores[best], groups, plan.note)
+        kept, held = held_out(task.train_labels.numpy()[rows], _HELD_OUT, seed)
+        chosen, also, note = _UNCHOSEN_HEAD, {}, _UNCHOSEN
+        if len(held):
+            scores = self._trained(plan.heads, rows[kept], seed)(*self._plain(rows[held]))
+            chosen = plan.heads[max(range(len(scores)), key=scores.__getitem__)]
+            also, note = {"held_out": max(scores)}, plan.note
+        (accuracy,) = self._trained((chosen,), rows, seed)(self.test, task.test_labels)
+        return _Found(chosen, accuracy, also, note)
+
+    def _trained(
+        self, heads: tuple[Head, ...], rows: Rows, seed: int
+    ) -> Callable[[Tensor, Tensor], list[float]]:
+        """Accuracies on any features of heads that were trained on these rows."""
+        plan, device = self.plan, self.subject.device
         joint = train_heads(
             heads,
-            epochs_of(some),
+            self._epochs(rows, seed),
             schedule=plan.schedule,
-            batch_size=min(plan.batch_size, len(some)),
-            dim=subject.encoder.dim,
-            classes=task.classes,
+            batch_size=min(plan.batch_size, len(rows)),
+            dim=self.subject.encoder.dim,
+            classes=self.task.classes,
             optimizer=plan.optimizer,
             seed=seed,
-            device=subject.device,
-            progress=told("epochs") if told else None,
+            device=device,
+            progress=self.subject.progress("epochs"),
         )
 
         def accuracies(features: Tensor, labels: Tensor) -> list[float]:
             batches = in_order(features, labels)
-            place = subject.device
-            return joint.accuracies((x.to(place), y.to(place)) for x, y in batches)
+            return joint.accuracies((x.to(device), y.to(device)) for x, y in batches)
 
         return accuracies
 
-    if plan.select == "test":
-        scores = trained(plan.heads, rows)(test, task.test_labels)
-        best = max(range(len(scores)), key=scores.__getitem__)
-        by_layers = {
-            _group(layers): max(
-                score
-                for score, head in zip(scores, plan.heads, strict=True)
-                if head.layers == layers
-            )
-            for layers in sorted({head.layers for head in plan.heads})
-        }
-        return plan.heads[best], scores[best], by_layers
-    kept, held = held_out(task.train_labels.numpy()[rows], _HELD_OUT, seed)
-    if train is None:
-        train_held = _features_of(subject, task, rows[held], max(h.layers for h in plan.heads))
-    else:
-        train_held = train[rows[held]]
-    scores = trained(plan.heads, rows[kept])(train_held, task.train_labels[rows[held]])
-    chosen = plan.heads[max(range(len(scores)), key=scores.__getitem__)]
-    (accuracy,) = trained((chosen,), rows)(test, task.test_labels)
-    return chosen, accuracy, {"held_out": max(scores)}
+    def _epochs(self, rows: Rows, seed: int) -> Epochs:
+        size = self.plan.batch_size
+        if self.train is None:
+            return looks(self.subject, self.task, rows, self.layers, size, seed)
+        return shuffled(*self.train.of(rows), size, seed)
 
-
-def _group(layers: int) -> str:
-    return "last" if layers == 1 else f"last-{layers}"
+    def _plain(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Features of training images without random crops."""
+        if self.train is not None:
+            return self.train.of(rows)
+        features = extract(
+            self.subject.encoder,
+            self.task.train,
+            layers=self.layers,
+            image_size=self.subject.image_size,
+            transform=self.task.task.test,
+            resize=self.subject.resize,
+            rows=rows,
+        )
+        return features, self.task.train_labels[rows]
 
 
 def logistic(
@@ -212,9 +200,8 @@ def logistic(
     layers: int = 1,
     draws: int = 1,
     seed: int = 0,
-    told: Told | None = None,
 ) -> Evaluation:
-    """L2 logistic regression to convergence.
+    """L2 logistic regression to convergence, in float64.
 
     `default` chooses the penalty on held-out training images. `released-1%` is the paper's: a fixed
     penalty, no intercept, test features standardised by their own statistics; also given after 100
@@ -224,30 +211,25 @@ def logistic(
         raise ValueError(
             f"protocol {protocol!r} is not known: choose one of {', '.join(LOGISTIC_PROTOCOLS)}"
         )
-    budget = budget_of(task, labels)
-    train = _features(subject, task, "train", layers, told)
-    test = _features(subject, task, "test", layers, told).to(subject.device)
-    seeds, accuracies, early, converged, penalties = seeds_of(budget, seed, draws), [], [], True, []
-    for draw in seeds:
-        rows = budget.rows(task.train, task.train_labels.numpy(), draw)
-        x, y = train[rows].to(subject.device), task.train_labels[rows]
+    drawn = Draws.of(task, labels, seed, draws)
+    train = TrainFeatures(subject, task, drawn, layers)
+    test = test_features(subject, task, layers).to(subject.device).double()
+    accuracies, early, converged, penalties = [], [], True, []
+    note = "test features are standardised by test statistics, as released"
+    for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
+        x, y = train.of(rows)
+        x = x.double()
         if protocol == "released-1%":
             penalties.append(RELEASED_PENALTY)
-            options: dict[str, Any] = {"penalty": RELEASED_PENALTY, "intercept": False}
-            short = fit_logistic(x, y, most_iterations=100, **options)
+            fixed: dict[str, Any] = {"penalty": RELEASED_PENALTY, "intercept": False}
+            short = fit_logistic(x, y, most_iterations=100, **fixed)
             early.append(short.accuracy(test, task.test_labels, own_statistics=True))
-            fit = fit_logistic(x, y, **options)
+            fit = fit_logistic(x, y, **fixed)
             accuracies.append(fit.accuracy(test, task.test_labels, own_statistics=True))
         else:
-            kept, held = held_out(y.numpy(), _HELD_OUT, draw)
-            scores = [
-                fit_logistic(x[kept], y[kept], penalty=penalty, tolerance=1e-4).accuracy(
-                    x[held], y[held]
-                )
-                for penalty in _PENALTIES
-            ]
-            penalties.append(_PENALTIES[max(range(len(scores)), key=scores.__getitem__)])
-            fit = fit_logistic(x, y, penalty=penalties[-1])
+            penalty, note = _penalty(x, y, draw)
+            penalties.append(penalty)
+            fit = fit_logistic(x, y, penalty=penalty)
             accuracies.append(fit.accuracy(test, task.test_labels))
         converged &= fit.converged
     result = spread(accuracies)
@@ -255,24 +237,36 @@ def logistic(
         result["after_100_iterations"] = float(np.mean(early))
     return Evaluation(
         task=task.name,
+        data=task.data,
         method="logistic",
         protocol=protocol,
         result=result,
         encoder=subject.which,
         layers=layers,
         checkpoint=encoder_digest(subject.encoder),
-        labels=budget.text,
-        seeds=seeds,
-        note="the penalty was chosen on held-out training images"
-        if protocol == "default"
-        else "test features are standardised by test statistics, as released",
+        labels=drawn.budget.text,
+        seeds=drawn.seeds,
+        variant=subject.variant | drawn.variant | options(layers=layers if layers > 1 else None),
+        note=note,
         details={
-            "penalty": penalties[0],
+            "penalty": _one_or_all(penalties),
             "converged": converged,
-            "train_images": len(rows),
+            "train_images": len(drawn.rows[0]),
             "test_images": len(test),
         },
     )
+
+
+def _penalty(x: Tensor, y: Tensor, seed: int) -> tuple[float, str]:
+    kept, held = held_out(y.cpu().numpy(), _HELD_OUT, seed)
+    if not len(held):
+        return _UNCHOSEN_PENALTY, _UNCHOSEN
+    scores = [
+        fit_logistic(x[kept], y[kept], penalty=penalty, tolerance=1e-4).accuracy(x[held], y[held])
+        for penalty in _PENALTIES
+    ]
+    best = _PENALTIES[max(range(len(scores)), key=scores.__getitem__)]
+    return best, "the penalty was chosen on held-out training images"
 
 
 def knn(
@@ -285,102 +279,47 @@ def knn(
     layers: int = 1,
     draws: int = 1,
     seed: int = 0,
-    told: Told | None = None,
 ) -> Evaluation:
     """Weighted nearest neighbours, and a ridge probe in closed form on the same features."""
-    budget = budget_of(task, labels)
-    train = _features(subject, task, "train", layers, told)
-    test = _features(subject, task, "test", layers, told).to(subject.device)
-    test_labels = task.test_labels.to(subject.device)
-    seeds, near, ridge = seeds_of(budget, seed, draws), [], []
-    for draw in seeds:
-        rows = budget.rows(task.train, task.train_labels.numpy(), draw)
-        x, y = train[rows].to(subject.device), task.train_labels[rows].to(subject.device)
-        near.append(
-            knn_accuracy(x, y, test, test_labels, neighbours=neighbours, temperature=temperature)
+    drawn = Draws.of(task, labels, seed, draws)
+    if (fewest := min(map(len, drawn.rows))) < neighbours:
+        raise ValueError(
+            f"{neighbours} neighbours were asked for, but there are {fewest} labelled images: ask "
+            f"for fewer with --neighbours"
         )
-        ridge.append(ridge_probe(x, y, test, test_labels, seed=draw).accuracy)
+    train = TrainFeatures(subject, task, drawn, layers)
+    test = test_features(subject, task, layers).to(subject.device)
+    truth = task.test_labels.to(subject.device)
+    near, ridge = [], []
+    for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
+        x, y = train.of(rows)
+        near.append(knn_accuracy(x, y, test, truth, neighbours=neighbours, temperature=temperature))
+        ridge.append(ridge_probe(x, y, test, truth, seed=draw).accuracy)
+    warm = options(temperature=temperature if temperature != 0.07 else None)
     return Evaluation(
         task=task.name,
+        data=task.data,
         method="knn",
         protocol=f"k{neighbours}",
-        result=spread(near) | {"ridge": spread(ridge)["accuracy"]},
+        result=spread(near) | {"ridge": float(np.mean(ridge))},
         encoder=subject.which,
         layers=layers,
         checkpoint=encoder_digest(subject.encoder),
-        labels=budget.text,
-        seeds=seeds,
+        labels=drawn.budget.text,
+        seeds=drawn.seeds,
+        variant=subject.variant
+        | drawn.variant
+        | options(layers=layers if layers > 1 else None)
+        | warm,
         note="ridge: a probe in closed form, its penalty chosen on held-out training images",
         details={
             "neighbours": neighbours,
             "temperature": temperature,
-            "train_images": len(rows),
+            "train_images": len(drawn.rows[0]),
             "test_images": len(test),
         },
     )
 
 
-def budget_of(task: Labelled, labels: str | float | None) -> Budget:
-    return Budget.parse(task.labels if labels is None else labels)
-
-
-def seeds_of(budget: Budget, seed: int, draws: int) -> list[int]:
-    if draws > 1 and not budget.is_drawn:
-        raise ValueError(
-            f"draws={draws}: labels={budget.text} gives the same images every time; ask for a "
-            f"share or a number per class"
-        )
-    return list(range(seed, seed + draws))
-
-
-def _features(
-    subject: Subject, task: Labelled, part: str, layers: int, told: Told | None
-) -> Tensor:
-    return frozen_features.cached(
-        subject.encoder,
-        getattr(task, part),
-        layers=layers,
-        image_size=subject.image_size,
-        transform=task.task.test,
-        resize=subject.resize,
-        progress=told(f"{part} features") if told else None,
-    )
-
-
-def _features_of(subject: Subject, task: Labelled, rows: Rows, layers: int) -> Tensor:
-    return frozen_features.extract(
-        subject.encoder,
-        task.train,
-        layers=layers,
-        image_size=subject.image_size,
-        transform=task.task.test,
-        resize=subject.resize,
-        rows=rows,
-    )
-
-
-def _augmented(
-    subject: Subject, task: Labelled, rows: Rows, layers: int, batch_size: int, seed: int
-) -> Epochs:
-    """Features of another look at the images every epoch."""
-    encoder, transform = subject.encoder, task.task.train
-    size = frozen_features.size_for(encoder, subject.image_size)
-    batch_size = min(batch_size, len(rows))
-
-    def epoch_batches(epoch: int) -> Iterator[Batch]:
-        order = rows[permute(np.arange(len(rows)), len(rows), seed, Stream.ORDER, epoch)]
-        for start in range(0, len(order) - batch_size + 1, batch_size):
-            some = order[start : start + batch_size]
-            yield _look(some, epoch), task.train_labels[some].to(subject.device)
-
-    def _look(some: Rows, epoch: int) -> Tensor:
-        parts = []
-        for chunk in np.split(some, range(256, len(some), 256)):
-            images = read_random_images(
-                task.train, chunk, size, transform, encoder.in_channels, seed=seed, epoch=epoch
-            )
-            images = images.to(subject.device)
-            parts.append(encoder.features(images, layers=layers, resize=subject.resize).float())
-        return torch.cat(parts)
-
-    return epoch_batches
+def _one_or_all(values: list[Any]) -> Any:
+    return values[0] if len(set(values)) == 1 else values

@@ -29,8 +29,9 @@ def knn_accuracy(
         similarity, place = nearest(part, train, neighbours, train_chunk)
         weight = ((similarity - 1) / temperature).exp()
         votes = weight.new_zeros(len(part), classes)
-        votes.scatter_add_(1, train_labels[place].to(part.device), weight)
-        right += int((votes.argmax(1) == test_labels[start : start + test_chunk]).sum())
+        votes.scatter_add_(1, train_labels.to(part.device)[place], weight)
+        truth = test_labels[start : start + test_chunk].to(part.device)
+        right += int((votes.argmax(1) == truth).sum())
     return 100 * right / len(test)
 
 

@@ -15,6 +15,8 @@ Rows = NDArray[np.int64]
 # The published ImageNet 1 % list: 12,811 images, 12 or 13 of each class (spec 3.2).
 PUBLISHED_LIST = "71e82a48ba78252683ae334c4d019ebd5c6e855b9599c1389fbe83eb9549cf17"
 
+_SEVERAL = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -48,7 +50,8 @@ class Budget:
                 return cls(text, share=share)
         elif Path(text).is_file():
             content = Path(text).read_bytes()
-            names = frozenset(content.decode(errors="replace").split())
+            lines = content.decode(errors="replace").splitlines()
+            names = frozenset(line.strip() for line in lines if line.strip())
             known = hashlib.sha256(content).hexdigest() == PUBLISHED_LIST
             return cls("published 1% list" if known else f"list {Path(text).name}", names=names)
         raise ValueError(
@@ -79,15 +82,25 @@ class Budget:
         return np.sort(np.concatenate(chosen))
 
     def _listed(self, source: Source) -> Rows:
+        """By the whole name below the root, or by the file's own name where that is enough."""
         assert self.names is not None
-        place = {Path(source.name(row)).name: row for row in range(len(source))}
-        missing = [name for name in self.names if Path(name).name not in place]
+        place: dict[str, int] = {}
+        for row in range(len(source)):
+            short = Path(source.name(row)).name
+            place[short] = _SEVERAL if short in place else row
+        place |= {source.name(row): row for row in range(len(source))}
+        if unclear := [name for name in self.names if place.get(name) == _SEVERAL]:
+            raise ValueError(
+                f"the {self.text} names {min(unclear)}, but several images have that name: give "
+                f"names with their folders"
+            )
+        missing = [name for name in self.names if name not in place]
         if missing:
             raise ValueError(
                 f"the {self.text} names {len(missing)} images that are not in the training set, "
                 f"such as {min(missing)}"
             )
-        return np.sort(np.array([place[Path(name).name] for name in self.names], dtype=np.int64))
+        return np.unique([place[name] for name in self.names]).astype(np.int64)
 
 
 def held_out(labels: NDArray[np.int64], share: float, seed: int = 0) -> tuple[Rows, Rows]:

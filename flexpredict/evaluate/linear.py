@@ -31,7 +31,7 @@ class Schedule:
 
     def factor(self, epoch: int) -> float:
         if self.cosine_to is not None:
-            progress = epoch / max(1, self.epochs - 1)
+            progress = epoch / self.epochs
             return self.cosine_to + (1 - self.cosine_to) * 0.5 * (1 + math.cos(math.pi * progress))
         return 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
 
@@ -65,7 +65,7 @@ def grid(
     return tuple(Head(*combination) for combination in combinations)
 
 
-_TENTHS = Schedule(28, (8, 16, 24))
+TENTHS = Schedule(28, (8, 16, 24))
 _FIFTEENS = Schedule(50, (15, 30, 45))
 PROTOCOLS = {
     protocol.name: protocol
@@ -76,7 +76,7 @@ PROTOCOLS = {
             Schedule(30, cosine_to=0.0),
         ),
         # Spec 3.1: B and L as released.
-        Protocol("vissl-sgd", grid((0.01,), (5e-4,)), _TENTHS, select="test", augment=True),
+        Protocol("vissl-sgd", grid((0.01,), (5e-4,)), TENTHS, select="test", augment=True),
         # Spec 3.1: the H configuration, 16 heads.
         Protocol(
             "vissl-lars",

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flexpredict.data.sources.davis import VOID
+
 Mask = NDArray[np.bool_]
-VOID = 255
 _TOLERANCE = 0.008  # of the image diagonal
 
 

@@ -31,6 +31,11 @@ class OnlineProbe:
         images = read_images(source, range(len(source)), size, Transform(), channels)
         pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
         train, test = held_out(labels, _TEST_SHARE)
+        if not len(test):
+            raise ValueError(
+                "the data of the online probe has one image per class, so none is left to test "
+                "on: give at least two of some class"
+            )
         self._train, self._test = MemorySource(pixels[train]), MemorySource(pixels[test])
         self._train_labels = torch.from_numpy(labels[train])
         self._test_labels = torch.from_numpy(labels[test])

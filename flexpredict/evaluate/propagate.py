@@ -157,7 +157,7 @@ def to_pixels(labels: Tensor, patch_size: int, size: tuple[int, int]) -> Tensor:
         ]
     )
     objects = stretched.argmax(0)
-    return F.interpolate(objects[None, None].float(), size=size, mode="nearest")[0, 0].long()
+    return _nearest(objects, size)
 
 
 def stretch(labels: Tensor) -> Tensor:
@@ -168,5 +168,10 @@ def stretch(labels: Tensor) -> Tensor:
 
 def to_grid(mask: Tensor, grid: Grid) -> Tensor:
     """An indexed mask (height, width) as one-hot labels on the patch grid, (classes, h, w)."""
-    small = F.interpolate(mask[None, None].float(), size=grid, mode="nearest")[0, 0].long()
+    small = _nearest(mask, grid)
     return F.one_hot(small, int(mask.max()) + 1).permute(2, 0, 1).float()
+
+
+def _nearest(mask: Tensor, size: Grid) -> Tensor:
+    """The value in the middle of each new pixel, as Pillow has it; torch's `nearest` is another."""
+    return F.interpolate(mask[None, None].float(), size=size, mode="nearest-exact")[0, 0].long()

@@ -1,5 +1,6 @@
 """What an evaluation found, with all that is needed to trust it or to do it again."""
 
+import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
@@ -19,24 +20,39 @@ class Evaluation:
     """The result of one protocol on one encoder."""
 
     task: str
-    method: str  # probe, logistic, knn, ridge, finetune, video
+    method: str  # probe, logistic, knn, finetune, video
     protocol: str
     result: dict[str, Any]  # accuracies in percent; J and F in percent
-    encoder: str  # target or context
+    encoder: str  # target, context or untrained
     layers: int | list[int]  # how many last layers
     checkpoint: str  # digest of the encoder's weights
     labels: str = "all"
     seeds: list[int] = field(default_factory=lambda: [0])
+    variant: dict[str, Any] = field(default_factory=dict)  # what was asked for unlike the protocol
+    data: str = ""  # where the images are, if they are not those of a named task
     note: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     version: str = field(default_factory=lambda: metadata.version("flexpredict"))
 
     @property
     def name(self) -> str:
+        """Of its file: another for everything that is another evaluation."""
         parts = [self.task, self.method, self.protocol]
         parts += [self.labels] if self.labels != "all" else []
         parts += [self.encoder] if self.encoder != "target" else []
-        return re.sub(r"[^A-Za-z0-9.%@_-]+", "-", "-".join(parts))
+        parts += [f"{key}={_short(value)}" for key, value in sorted(self.variant.items())]
+        parts += [hashlib.sha256(self.data.encode()).hexdigest()[:6]] if self.data else []
+        return re.sub(r"[^A-Za-z0-9.,%@=_-]+", "-", "-".join(parts))
+
+
+def _short(value: Any) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if len(text) <= 24 else hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def options(**given: Any) -> dict[str, Any]:
+    """Those that were asked for."""
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def write(run: Path, evaluation: Evaluation) -> Path:
@@ -44,7 +60,7 @@ def write(run: Path, evaluation: Evaluation) -> Path:
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     path = folder / f"{evaluation.name}.json"
-    write_text(path, json.dumps(asdict(evaluation), indent=2) + "\n")
+    write_text(path, json.dumps(asdict(evaluation), indent=2, allow_nan=False) + "\n")
     return path
 
 
@@ -53,11 +69,12 @@ def read_all(run: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted((run / FOLDER).glob("*.json")):
         try:
-            found.append(json.loads(path.read_text()))
+            one = json.loads(path.read_text())
         except ValueError:
-            raise ValueError(
-                f"{path} cannot be read as JSON: evaluate again, or remove it"
-            ) from None
+            one = None
+        if not (isinstance(one, dict) and isinstance(one.get("result"), dict)):
+            raise ValueError(f"{path} is no evaluation: evaluate again, or remove it")
+        found.append(one)
     return found
 
 

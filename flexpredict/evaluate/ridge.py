@@ -25,8 +25,10 @@ def ridge_probe(
     train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, seed: int = 0
 ) -> Probe:
     """Accuracy of a linear classifier on features (n, D), with labels 0, 1, … (n,)."""
-    if len(train) < 2:
-        raise ValueError(f"{len(train)} training images are too few: a part of them is held out")
+    if len(train) < 3:
+        raise ValueError(
+            f"{len(train)} labelled images are too few for a probe: a part of them is held out"
+        )
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(train), generator=generator).to(train_labels.device)
     held = order[: max(1, round(len(train) * _HELD_OUT))]

@@ -16,14 +16,14 @@ from flexpredict.data.sources import Progress, Source, open_source
 from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.data.transforms import RandomTransform, Transform
 from flexpredict.evaluate.labels import held_out
-from flexpredict.evaluate.linear import Schedule
+from flexpredict.evaluate.linear import TENTHS, Schedule
 
 _MARGIN = 256 / 224
 _CROPS = RandomTransform()
 _BICUBIC_CROPS = RandomTransform(interpolation="bicubic")
 _WHOLE = RandomTransform(crop_scale=None)
+_MIDDLE = RandomTransform(crop_scale=None, fit="crop")
 _PLAIN = Transform()
-_TENTHS = Schedule(28, (8, 16, 24))
 _TEST_SHARE = 0.2  # of a labelled folder that has no test part
 
 
@@ -34,7 +34,7 @@ class Task:
     layout: str | None
     train: RandomTransform = _CROPS
     test: Transform = _PLAIN
-    schedule: Schedule = _TENTHS
+    schedule: Schedule = TENTHS
     labels: str = "all"  # the label budget unless another is asked for
 
 
@@ -66,13 +66,13 @@ TASKS = {
     ),
     # The configuration squashes; the text of the I-JEPA paper speaks of a centre crop.
     "clevr-count": Task("clevr-count", _WHOLE, Transform("squash"), Schedule(50, cosine_to=0.01)),
-    "clevr-count@crop": Task("clevr-count", _WHOLE, Transform(), Schedule(50, cosine_to=0.01)),
+    "clevr-count@crop": Task("clevr-count", _MIDDLE, _PLAIN, Schedule(50, cosine_to=0.01)),
     "clevr-dist": Task("clevr-dist", _WHOLE, Transform("squash"), Schedule(100, cosine_to=0.01)),
-    "clevr-dist@crop": Task("clevr-dist", _WHOLE, Transform(), Schedule(100, cosine_to=0.01)),
+    "clevr-dist@crop": Task("clevr-dist", _MIDDLE, _PLAIN, Schedule(100, cosine_to=0.01)),
     "tiny-imagenet": Task("tiny-imagenet"),
-    "scenes-count": Task("scenes-count", _WHOLE),
-    "scenes-dist": Task("scenes-dist", _WHOLE),
-    "scenes-class": Task("scenes-class", _WHOLE),
+    "scenes-count": Task("scenes-count", _WHOLE, Transform("squash")),
+    "scenes-dist": Task("scenes-dist", _WHOLE, Transform("squash")),
+    "scenes-class": Task("scenes-class", _WHOLE, Transform("squash")),
 }
 VIDEO_TASKS: dict[str, Literal["2016", "2017"]] = {
     "davis2017": "2017",
@@ -93,6 +93,7 @@ class Labelled:
     test_labels: Tensor
     classes: int
     labels: str  # the label budget unless another is asked for
+    data: str = ""  # where the images are, if it is not a named task
 
 
 def open_task(
@@ -101,6 +102,7 @@ def open_task(
     data: str | Path | None = None,
     train: str | Path | None = None,
     test: str | Path | None = None,
+    listed: bool = True,
     image_size: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
@@ -109,7 +111,10 @@ def open_task(
 
     Without a name: `train` and `test`, or `data` alone: a folder with train/ and val/ or test/, a
     packed file, or a folder of classes, of which a fifth is then held back for the test.
+    listed: whether a task's own list of labelled images is needed, as no other budget is asked for.
     """
+    if (train is None) != (test is None) or (train is not None and (name or data)):
+        raise ValueError("--train and --test go together, and without --task and --data")
     if name is not None:
         task = _named(name)
         assert task.layout is not None
@@ -122,7 +127,7 @@ def open_task(
             for split in ("train", "test")
         ]
         budget = task.labels
-        if budget.endswith(".txt"):  # a list that comes beside the images
+        if budget.endswith(".txt") and listed:  # it comes beside the images
             assert data is not None
             budget = str(Path(data).expanduser() / budget)
             if not Path(budget).is_file():
@@ -131,23 +136,36 @@ def open_task(
                     f"budget can be asked for with --labels"
                 )
         return _labelled(name, task, pair[0], pair[1], budget)
+    where = str(Path(data or train or ".").expanduser().resolve())
     if train is not None and test is not None:
         pair = [open_source(part, image_size=image_size) for part in (train, test)]
-        return _labelled(Path(train).name, FOLDER, pair[0], pair[1], "all")
+        return _labelled(_called(where), FOLDER, pair[0], pair[1], "all", where)
     if data is None:
         raise ValueError("no images were named: give --task, --data, or --train and --test")
-    stem = Path(data).name.removesuffix(".npz")
+    stem = _called(where)
     if str(data).endswith(".npz"):
         pair = [open_source(f"{data}:{split}") for split in ("train", "val")]
-        return _labelled(stem, FOLDER, pair[0], pair[1], "all")
+        return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
     root = Path(data).expanduser()
     parts = [root / part for part in ("val", "test") if (root / part).is_dir()]
     if (root / "train").is_dir() and parts:
         pair = [open_source(root / "train"), open_source(parts[0])]
-        return _labelled(stem, FOLDER, pair[0], pair[1], "all")
+        return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
     whole = open_source(root)
     kept, held = held_out(labels_of(whole, str(root)), _TEST_SHARE, seed)
-    return _labelled(stem, FOLDER, SubsetSource(whole, kept), SubsetSource(whole, held), "all")
+    if not len(held):
+        raise ValueError(
+            f"{root} has one image per class, so none is left to test on: give --test as well"
+        )
+    pair = [SubsetSource(whole, kept), SubsetSource(whole, held)]
+    return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
+
+
+def _called(where: str) -> str:
+    """What a person would call a folder: its name, or that of the folder its parts are in."""
+    path = Path(where)
+    inner = path.name in ("train", "val", "test") and path.parent.name
+    return path.parent.name if inner else path.name.removesuffix(".npz") or "data"
 
 
 def _named(name: str) -> Task:
@@ -158,23 +176,35 @@ def _named(name: str) -> Task:
     return TASKS[name]
 
 
-def _labelled(name: str, task: Task, train: Source, test: Source, budget: str) -> Labelled:
+def _labelled(
+    name: str, task: Task, train: Source, test: Source, budget: str, data: str = ""
+) -> Labelled:
     train_labels, test_labels = (
         labels_of(train, "the training set"),
         labels_of(test, "the test set"),
     )
+    # Numbers of objects and bins of distances are classes that a small set need not have.
+    if not name.startswith(("clevr-", "scenes-")):
+        _check_classes(_present(train, train_labels), _present(test, test_labels))
+    classes = max(len(train.classes), int(train_labels.max()) + 1, int(test_labels.max()) + 1)
+    pair = torch.from_numpy(train_labels), torch.from_numpy(test_labels)
+    return Labelled(name, task, train, test, *pair, classes, budget, data)
+
+
+def _present(source: Source, labels: np.ndarray[tuple[int], np.dtype[np.int64]]) -> set[str]:
+    """The classes that have an image."""
+    known = np.unique(labels)
+    return {source.classes[label] if source.classes else str(label) for label in known}
+
+
+def _check_classes(train: set[str], test: set[str]) -> None:
     for one, other, where in (
         (train, test, "the training set, but is missing from the test set"),
         (test, train, "the test set, but is missing from the training set"),
     ):
-        if missing := sorted(set(one.classes) - set(other.classes)):
+        if missing := sorted(one - other):
             more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise ValueError(
-                f"class {missing[0]}{more} is in {where}: give both the same class folders"
-            )
-    classes = max(len(train.classes), int(train_labels.max()) + 1, int(test_labels.max()) + 1)
-    pair = torch.from_numpy(train_labels), torch.from_numpy(test_labels)
-    return Labelled(name, task, train, test, *pair, classes, budget)
+            raise ValueError(f"class {missing[0]}{more} is in {where}: give both the same classes")
 
 
 def labels_of(source: Source, what: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

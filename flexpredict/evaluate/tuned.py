@@ -5,11 +5,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
+from flexpredict.config import first_sentence
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.evaluate.finetune import PRESETS, FinetuneSettings, finetune
-from flexpredict.evaluate.frozen import Subject, Told, budget_of, seeds_of
-from flexpredict.evaluate.results import Evaluation, spread
+from flexpredict.evaluate.results import Evaluation, options, spread
+from flexpredict.evaluate.subject import Draws, Subject
 from flexpredict.evaluate.tasks import Labelled
 
 
@@ -22,15 +24,12 @@ def evaluate_finetune(
     labels: str | float | None = None,
     draws: int = 1,
     seed: int = 0,
-    told: Told | None = None,
 ) -> Evaluation:
     """Test accuracy of the last epoch; each draw is another label budget and another seed."""
     chosen = _settings(preset, settings or {})
-    budget = budget_of(task, labels)
-    seeds = seeds_of(budget, seed, draws)
+    drawn = Draws.of(task, labels, seed, draws, seeded=True)
     last, best = [], []
-    for draw in seeds:
-        rows = budget.rows(task.train, task.train_labels.numpy(), draw)
+    for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
         found = finetune(
             subject.encoder,
             task.train,
@@ -38,24 +37,26 @@ def evaluate_finetune(
             replace(chosen, seed=draw),
             device=subject.device,
             train_rows=rows,
-            progress=told("fine-tuning") if told else None,
+            progress=subject.progress("fine-tuning"),
         )
         last.append(found.accuracy)
         best.append(found.best_accuracy)
     return Evaluation(
         task=task.name,
+        data=task.data,
         method="finetune",
         protocol=preset,
         result=spread(last) | {"best_epoch": float(np.mean(best))},
         encoder=subject.which,
         layers=1,
         checkpoint=encoder_digest(subject.encoder),
-        labels=budget.text,
-        seeds=seeds,
+        labels=drawn.budget.text,
+        seeds=drawn.seeds,
+        variant=drawn.variant | options(**(settings or {})),
         note="accuracy of the last epoch; that of the best epoch is chosen on the test set",
         details={
             "settings": {item.name: getattr(chosen, item.name) for item in fields(chosen)},
-            "train_images": len(rows),
+            "train_images": len(drawn.rows[0]),
             "test_images": len(task.test_labels),
         },
     )
@@ -64,7 +65,7 @@ def evaluate_finetune(
 def _settings(preset: str, changes: Mapping[str, Any]) -> FinetuneSettings:
     if preset not in PRESETS:
         raise ValueError(f"preset {preset!r} is not known: choose one of {', '.join(PRESETS)}")
-    known = {item.name for item in fields(FinetuneSettings)}
+    known = {item.name for item in fields(FinetuneSettings)} - {"seed"}  # which has its own option
     if unknown := sorted(set(changes) - known):
         raise ValueError(
             f"{unknown[0]} is no setting of fine-tuning: choose from {', '.join(sorted(known))}"
@@ -76,5 +77,5 @@ def _settings(preset: str, changes: Mapping[str, Any]) -> FinetuneSettings:
         changes.setdefault("lr", None)
     try:
         return replace(PRESETS[preset], **changes)
-    except TypeError as error:
-        raise ValueError(f"fine-tuning settings of a wrong type: {error}") from None
+    except ValidationError as error:
+        raise ValueError(f"fine-tuning: {first_sentence(error)}") from None

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,11 @@ def frame_size(frame: Pixels, size: int | None) -> tuple[int, int]:
         return height, width
     short = min(height, width)
     longer = int(size * max(height, width) / short) // _MULTIPLE * _MULTIPLE
-    longer = max(longer, size) if height == width else longer
-    return (size, longer) if width >= height else (longer, size)
+    if longer == 0:
+        raise ValueError(
+            f"--size {size} is too small: the longer side is a multiple of {_MULTIPLE}"
+        )
+    return (size, longer) if width > height else (longer, size)
 
 
 def measure(video: Video, masks: Sequence[NDArray[np.uint8]]) -> list[dict[str, Any]] | None:
@@ -128,11 +131,14 @@ def evaluate_videos(
     how: Following,
     *,
     which: str = "target",
-    out: Path | None = None,
-    overlays: bool = True,
+    variant: dict[str, Any] | None = None,
+    out: Callable[[Evaluation], Path] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """All videos in turn. Masks and overlays go to `out`: NAME/00000.png and NAME.gif."""
+    """J and F over all videos.
+
+    out: where masks and overlays of this evaluation go, NAME/00000.png and NAME.gif.
+    """
     for video in videos:
         if len(video.frames) < 3 and None not in video.masks:
             raise ValueError(
@@ -140,6 +146,18 @@ def evaluate_videos(
                 f"scored, so at least 3 are needed"
             )
     objects: list[dict[str, Any]] = []
+    scored = 0
+    found = Evaluation(
+        task=task,
+        method="video",
+        protocol="dino",
+        result={},
+        encoder=which,
+        layers=1,
+        checkpoint=encoder_digest(encoder),
+        variant=variant or {},
+    )
+    folder = None if out is None else out(found)
     done, total = 0, sum(len(video.frames) for video in videos)
     for video in videos:
         features, grid = encoder_features(encoder, video, how)
@@ -149,21 +167,21 @@ def evaluate_videos(
             done += 1
             if progress is not None:
                 progress(done, total)
-        if out is not None:
-            write_masks(out, video, masks)
-            if overlays:
-                write_overlay(out / f"{video.name}.gif", video, masks)
-        objects += measure(video, masks) or []
-    return Evaluation(
-        task=task,
-        method="video",
-        protocol="dino",
+        if folder is not None:  # video by video: all of them together may be large
+            write_masks(folder, video, masks)
+            write_overlay(folder / f"{video.name}.gif", video, masks)
+        measured = measure(video, masks)
+        if measured is not None:
+            objects += measured
+            scored += 1
+    note = f"label propagation, positions by {how.resize}; first and last frames are not scored"
+    if scored < len(videos):
+        note += f"; {len(videos) - scored} videos lack true masks and are not scored"
+    return replace(
+        found,
         result=_summary(objects),
-        encoder=which,
-        layers=1,
-        checkpoint=encoder_digest(encoder),
-        note=f"label propagation, positions by {how.resize}; first and last frames are not scored",
-        details={"videos": len(videos), **asdict(how), "objects": objects},
+        note=note,
+        details={"videos": len(videos), "scored": scored, **asdict(how), "objects": objects},
     )
 
 

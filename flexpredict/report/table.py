@@ -51,7 +51,12 @@ def paper_table(number: str, runs: Iterable[Path] = ()) -> PublishedTable:
     columns = [published["columns"][name] for name in table["columns"]]
     rows = []
     for kind, model, *figures in table["rows"]:
-        own = [run for run in known if _is_of(run.settings, kind, model)]
+        epochs = table.get("epochs")
+        own = [
+            run
+            for run in known
+            if _is_of(run.settings, kind, model) and epochs in (None, run.settings.epochs)
+        ]
         cells = [
             _cell(figure, column, own) for figure, column in zip(figures, columns, strict=True)
         ]
@@ -94,9 +99,12 @@ def _cell(figure: float, column: Mapping[str, Any], runs: list[_Run]) -> Cell:
     """The first evaluation, run by run, that is the column's."""
     for run in runs:
         for found in run.evaluations:
-            wanted = {key: column[key] for key in ("task", "method", "protocol") if key in column}
-            fits = all(found[key] in _some(value) for key, value in wanted.items())
-            if fits and found["encoder"] == "target" and column["key"] in found["result"]:
+            wanted = {key: value for key, value in column.items() if key not in ("title", "key")}
+            fits = all(found.get(key) in _some(value) for key, value in wanted.items())
+            # What was asked for unlike the protocol is not the column's, but for other seeds.
+            unlike = set(found.get("variant", {})) - {"seed", "draws"}
+            usual = found.get("encoder") == "target" and not unlike
+            if fits and usual and column["key"] in found["result"]:
                 own = found["result"][column["key"]]
                 return Cell(figure, own, str(run.path), found["task"])
     return Cell(figure)

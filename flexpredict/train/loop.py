@@ -196,7 +196,7 @@ def train(
                     if look and probe is not None:
                         metrics |= probe(objective.encoders["target"])
                     monitor.log(metrics)
-                logged_at, logged_step = now, done
+                logged_at, logged_step = time.monotonic(), done
             told = ranks.any(stop.received)
             if told or done % settings.checkpoint_every == 0 or done == schedule.steps:
                 save(done)

@@ -108,7 +108,8 @@ def test_schedule__falls_as_published() -> None:
     assert factors == [1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
     cosine = Schedule(50, cosine_to=0.01)  # CLEVR: 0.01 -> 1e-4
     assert cosine.factor(0) == 1
-    assert cosine.factor(49) == pytest.approx(0.01)
+    assert cosine.factor(25) == pytest.approx(0.505)
+    assert cosine.factor(50) == pytest.approx(0.01)
     assert len(PROTOCOLS["vissl-lars"].heads) == 16
     assert len(PROTOCOLS["vissl-sgd"].heads) == 4
     assert len(PROTOCOLS["default"].heads) >= 24

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 from flexpredict.evaluate.propagate import propagate, stretch, to_grid, to_pixels
 
@@ -60,3 +61,11 @@ def test_grid__labels_down_and_up_again() -> None:
     assert labels.shape == (2, 4, 6)
     assert torch.equal(labels.sum(0), torch.ones(4, 6))
     assert (to_pixels(labels, 8, (32, 48)) == mask).float().mean() > 0.9
+
+
+def test_to_grid__takes_the_middle_of_each_patch_as_pillow_does() -> None:
+    rng = np.random.default_rng(0)
+    mask = rng.integers(0, 4, (48, 83), dtype=np.uint8)
+    small = np.asarray(Image.fromarray(mask).resize((9, 5), Image.Resampling.NEAREST))
+    ours = to_grid(torch.from_numpy(mask), (5, 9)).argmax(0)
+    np.testing.assert_array_equal(ours.numpy(), small)

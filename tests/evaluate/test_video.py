@@ -116,6 +116,7 @@ def test_frame_size__as_in_dino() -> None:
     assert frame_size(np.empty((480, 854, 3), np.uint8), 480) == (480, 832)
     assert frame_size(np.empty((854, 480, 3), np.uint8), 480) == (832, 480)
     assert frame_size(np.empty((480, 910, 3), np.uint8), 480) == (480, 896)
+    assert frame_size(np.empty((480, 480, 3), np.uint8), 480) == (448, 480)
     assert frame_size(np.empty((256, 256, 3), np.uint8), None) == (256, 256)
 
 

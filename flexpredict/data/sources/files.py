@@ -45,12 +45,13 @@ class FileSource:
 
 
 def stamp_of_files(root: Path, paths: Iterable[str]) -> str:
-    """A digest of names, sizes and times of change: a renamed, edited or lost file alters it."""
-    digest = hashlib.sha256()
+    """A digest of places, sizes and times: a moved, renamed, edited or lost file alters it."""
+    digest = hashlib.sha256(str(root.resolve()).encode(errors="surrogateescape"))
     for path in paths:
         try:
             status = os.stat(root / path)
-            state = f"{status.st_size} {status.st_mtime_ns}"
+            # The time of the last change of any kind cannot be set to an earlier one.
+            state = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
         except OSError:
             state = "missing"
         digest.update(f"{path}\0{state}\0".encode(errors="surrogateescape"))

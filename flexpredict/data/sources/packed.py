@@ -7,6 +7,8 @@ split   0 for training and 1 for testing, optional
 name    file names, optional
 """
 
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +28,9 @@ class PackedSource:
         # Taken before reading: a file changed meanwhile is then read again, not taken for known.
         self._stamp = f"{stamp_of_files(path.parent, [path.name])}:{split or ''}"
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files if name != "bbox"}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
         if not {"jpeg", "offset"} <= set(arrays):
             raise ValueError(
@@ -37,17 +39,27 @@ class PackedSource:
             )
         self.path = path
         self._bytes, self._offset = arrays["jpeg"], arrays["offset"].astype(np.int64)
-        if self._offset[-1] != len(self._bytes) or (np.diff(self._offset) < 0).any():
+        offset = self._offset
+        if not len(offset) or offset[-1] != len(self._bytes) or (np.diff(offset) < 0).any():
             raise ValueError(
                 f"{path} is damaged: its offsets do not fit its {len(self._bytes)} bytes"
             )
-        self._rows = np.arange(len(self._offset) - 1)
+        count = len(offset) - 1
+        for name in ("label", "split", "name"):
+            if name in arrays and len(arrays[name]) != count:
+                raise ValueError(
+                    f"{path} is damaged: it has {count} images, but {len(arrays[name])} entries "
+                    f"in {name}"
+                )
+        self._rows = np.arange(count)
         if split is not None:
             if split not in SPLITS or "split" not in arrays:
                 raise ValueError(
                     f"{path} has no split {split!r}: choose one of {', '.join(SPLITS)}"
                 )
             self._rows = np.flatnonzero(arrays["split"] == SPLITS[split])
+        if not len(self._rows):
+            raise ValueError(f"{path} has no images" + (f" in its split {split}" if split else ""))
         self._names = arrays.get("name")
         self.labels: NDArray[np.int64] | None = None
         self.classes: list[str] = []

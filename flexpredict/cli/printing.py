@@ -1,0 +1,79 @@
+"""What evaluations look like on a terminal."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flexpredict.cli.shared import print_json
+from flexpredict.evaluate.results import Evaluation
+from flexpredict.report.table import Cell, PublishedTable
+
+
+def show(found: Evaluation, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(found))
+        return
+    result = found.result
+    value = f"{result['accuracy']:.1f} %"
+    if "std" in result:
+        value += f" ± {result['std']:.1f} over {len(found.seeds)} draws"
+    also = [
+        f"{name.replace('_', ' ')} {number:.1f}"
+        for name, number in result.items()
+        if name not in ("accuracy", "std", "accuracies") and isinstance(number, float)
+    ]
+    budget = "" if found.labels == "all" else f", labels {found.labels}"
+    print(f"{found.task}, {found.method} ({found.protocol}{budget}): {value}")
+    if also:
+        print(f"  {', '.join(also)}")
+    print(f"  {found.encoder} encoder, layers {found.layers}; {found.note}")
+
+
+def print_video(found: Evaluation) -> None:
+    if not found.result:
+        print(f"{found.task}: no truth for every frame, so masks were made and nothing was scored")
+        return
+    table = Table()
+    for name in ("object", "J mean", "recall", "decay", "F mean", "recall", "decay"):
+        table.add_column(name, justify="left" if name == "object" else "right")
+
+    def row(name: str, j: dict[str, Any], f: dict[str, Any]) -> None:
+        numbers = [part[key] for part in (j, f) for key in ("mean", "recall", "decay")]
+        table.add_row(name, *(f"{number:.1f}" for number in numbers))
+
+    for one in found.details["objects"]:
+        row(f"{one['video']} {one['object']}", one["J"], one["F"])
+    whole = found.result
+    parts = [
+        {"mean": whole[m], "recall": whole[f"{m}_recall"], "decay": whole[f"{m}_decay"]}
+        for m in ("J", "F")
+    ]
+    row("all", parts[0], parts[1])
+    Console().print(table)
+    print(f"{found.task}: J&F {whole['J&F']:.1f}; {found.encoder} encoder, {found.note}")
+
+
+def print_table(found: PublishedTable) -> None:
+    shown = Table(title=f"Table {found.number}: {found.title}")
+    shown.add_column("")
+    shown.add_column("model")
+    for column in found.columns:
+        shown.add_column(column, justify="right")
+    for kind, model, cells in found.rows:
+        shown.add_row(kind, model, *(_cell(cell) for cell in cells))
+    Console().print(shown)
+    print("published" if not _own(found) else "published → yours (difference)")
+    if found.note:
+        print(found.note)
+
+
+def _own(found: PublishedTable) -> bool:
+    return any(cell.own is not None for _, _, cells in found.rows for cell in cells)
+
+
+def _cell(cell: Cell) -> str:
+    if cell.own is None or cell.difference is None:
+        return f"{cell.published:.1f}"
+    return f"{cell.published:.1f} → {cell.own:.1f} ({cell.difference:+.1f})"
