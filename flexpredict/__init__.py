@@ -11,8 +11,9 @@ from flexpredict.config import Settings
 from flexpredict.model.masking import EvenMasks, Masks, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions, sincos_positions
 from flexpredict.model.vit import Encoder, create_encoder
+from flexpredict.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Encoder",

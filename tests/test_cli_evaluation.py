@@ -357,3 +357,27 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
     assert command("table", "9")[0] == 2
     for number in json.loads(command("table", "--json")[1])["tables"]:
         assert command("table", number)[0] == 0
+
+
+def test_probe__an_encoder_of_other_channels_gets_one_sentence(
+    tmp_path: Path, command: Command
+) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    for channels, sentence in ((5, "5 channels"), (1, None)):
+        encoder = fp.create_encoder("vit_nano", patch_size=4, image_size=32, in_channels=channels)
+        run = tmp_path / f"run-{channels}"
+        run.mkdir()
+        save_encoder(run, encoder, {})
+        arguments = ["knn", run, "--data", tmp_path / "photos", "--neighbours=3"]
+        code, out, err = command(*arguments)
+        if sentence is None:  # grey pictures of what is in colour
+            assert code == 0, err
+            continue
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert sentence in err
+        code, out, err = command(
+            "knn", run, "--task=scenes-count", "--data=scenes:40", "--neighbours=3"
+        )
+        assert (code, out) == (2, "")
+        assert "3 channels, expected 5" in err

@@ -4,13 +4,13 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flexpredict.engine.checkpoint import write_text
+from flexpredict.version import VERSION
 
 FOLDER = "evaluations"
 
@@ -32,7 +32,7 @@ class Evaluation:
     data: str = ""  # where the images are, if they are not those of a named task
     note: str = ""
     details: dict[str, Any] = field(default_factory=dict)
-    version: str = field(default_factory=lambda: metadata.version("flexpredict"))
+    version: str = VERSION
 
     @property
     def name(self) -> str:

@@ -93,7 +93,7 @@ class Labelled:
     test_labels: Tensor
     classes: int
     labels: str  # the label budget unless another is asked for
-    data: str = ""  # where the images are, if it is not a named task
+    data: str = ""  # where the images are, if they are not those of a named task
 
 
 def open_task(
@@ -135,7 +135,8 @@ def open_task(
                     f"task {name} needs the published list {task.labels} in {data}; another "
                     f"budget can be asked for with --labels"
                 )
-        return _labelled(name, task, pair[0], pair[1], budget)
+        other = str(data) if name.startswith("scenes-") and data is not None else ""
+        return _labelled(name, task, pair[0], pair[1], budget, other)
     where = str(Path(data or train or ".").expanduser().resolve())
     if train is not None and test is not None:
         pair = [open_source(part, image_size=image_size) for part in (train, test)]

@@ -1,11 +1,14 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from flexpredict.data.sources import MemorySource, open_source
-from flexpredict.evaluate.features import block_means, extract
-from flexpredict.model.vit import create_encoder
+from flexpredict.data.sources.scenes import cache_folder
+from flexpredict.data.transforms import Transform, read_images
+from flexpredict.evaluate.features import block_means, cached, extract
+from flexpredict.model.vit import Resize, create_encoder
 
 
 def test_extract__equals_the_encoder_batch_by_batch(pictures: np.ndarray) -> None:
@@ -35,3 +38,49 @@ def test_block_means__are_means(pictures: np.ndarray) -> None:
     means = block_means(MemorySource(pictures), 4, image_size=(32, 32)).view(-1, 3, 4, 4)
     expected = pictures[5, 8:16, 16:24, 1].mean()
     assert abs(means[5, 1, 1, 2].item() - expected) < 1e-3
+
+
+@pytest.mark.parametrize("resize", ["recompute", "interpolate"])
+def test_extract__another_size_and_proportion(resize: Resize, pictures: np.ndarray) -> None:
+    """Rectangles and larger images: what the encoder itself gives on the same crops."""
+    encoder = create_encoder("vit_nano", patch_size=8, image_size=32).eval()
+    features = extract(encoder, MemorySource(pictures), image_size=(16, 64), resize=resize)
+    images = read_images(MemorySource(pictures), range(96), (16, 64), Transform())
+    assert images.shape[2:] == (16, 64)
+    torch.testing.assert_close(
+        features, encoder.features(images, resize=resize), rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(ValueError, match="choose a multiple of 8"):
+        extract(encoder, MemorySource(pictures), image_size=(20, 64))
+
+
+def test_cached__knows_weights_images_and_all_that_changes_features(photos: Path) -> None:
+    encoder = create_encoder("vit_nano", patch_size=8, image_size=32).eval()
+    source = open_source(photos)
+    told: list[int] = []
+
+    def count(**changes: object) -> int:
+        """How many images had to be encoded."""
+        told.clear()
+        cached(encoder, source, progress=lambda done, _: told.append(done), **changes)  # type: ignore[arg-type]
+        return told[-1] if told else 0
+
+    assert count() == 96
+    assert count() == 0
+    for changes in (
+        {"layers": 2},
+        {"image_size": (32, 64)},
+        {"image_size": (32, 64), "resize": "interpolate"},
+        {"transform": Transform(margin=1.2)},
+        {"transform": Transform(interpolation="bicubic", margin=1.2)},
+    ):
+        assert count(**changes) == 96
+        assert count(**changes) == 0
+    with torch.no_grad():
+        encoder.norm.bias[0] += 1e-3
+    assert count() == 96
+    files = (cache_folder() / "features").iterdir()
+    damaged = max(files, key=lambda path: path.stat().st_mtime_ns)
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    assert count() == 96  # a damaged file is made again
+    assert count() == 0
