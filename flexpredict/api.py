@@ -1,9 +1,9 @@
 """What people call from Python; the command line calls the same."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from flexpredict.evaluate.features import cached, size_for
 from flexpredict.evaluate.online import OnlineProbe
 from flexpredict.evaluate.results import Evaluation
 from flexpredict.evaluate.subject import Subject
-from flexpredict.evaluate.tasks import VIDEO_TASKS, open_task
+from flexpredict.evaluate.tasks import VIDEO_TASKS, Labelled, open_task
 from flexpredict.evaluate.tuned import evaluate_finetune
 from flexpredict.evaluate.video import Following, evaluate_videos
 from flexpredict.model.vit import Encoder, Resize, Size
@@ -109,78 +109,118 @@ def features(
     )
 
 
+class On(TypedDict, total=False):
+    """What an encoder is evaluated on, the same for all evaluations.
+
+    task: a named one, with its `data`; or any labelled images, as `data` or `train` and `test`.
+    encoder: target, context, or untrained for the run's first weights.
+    image_size: other than the encoder's own; positions are then made by `resize`.
+    """
+
+    task: str | None
+    data: str | Path | None
+    train: str | Path | None
+    test: str | Path | None
+    encoder: Encoders
+    image_size: Size | None
+    resize: Resize
+    device: str | None
+
+
 def probe(
     run: str | Path,
     *,
-    task: str | None = None,
-    data: str | Path | None = None,
-    train: str | Path | None = None,
-    test: str | Path | None = None,
-    encoder: Encoders = "target",
-    image_size: Size | None = None,
-    device: str | None = None,
-    **options: Any,
+    protocol: str = "default",
+    labels: str | float | None = None,
+    layers: int | None = None,
+    draws: int = 1,
+    augment: bool | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    **on: Unpack[On],
 ) -> Evaluation:
-    """Linear probes on frozen features; the result is also written to the run's evaluations/.
+    """Linear probes on frozen features; the result is also kept in the run's evaluations/.
 
-    task: a named one, with its `data`; or any labelled images, as `data` or `train` and `test`.
-    options: protocol, labels, layers, draws, augment, epochs, seed; see evaluate/frozen.py.
+    protocol: default, vissl-sgd, vissl-lars or ijepa.
+    labels: all, a share (`"1%"`, 0.01), a number (`"13/class"`), or a file that lists images.
+    layers: only heads on this many last layers. draws: how often the labels are drawn anew.
+    augment, epochs: other than the protocol's.
     """
-    return _evaluate(
-        frozen.probe, run, (task, data, train, test), encoder, image_size, device, options
+    subject, task = _open(run, labels, **on)
+    found = frozen.probe(
+        subject,
+        task,
+        protocol=protocol,
+        labels=labels,
+        layers=layers,
+        draws=draws,
+        augment=augment,
+        epochs=epochs,
+        seed=seed,
     )
+    return _keep(run, found)
 
 
 def logistic(
     run: str | Path,
     *,
-    task: str | None = None,
-    data: str | Path | None = None,
-    train: str | Path | None = None,
-    test: str | Path | None = None,
-    encoder: Encoders = "target",
-    image_size: Size | None = None,
-    device: str | None = None,
-    **options: Any,
+    protocol: str = "default",
+    labels: str | float | None = None,
+    layers: int = 1,
+    draws: int = 1,
+    seed: int = 0,
+    **on: Unpack[On],
 ) -> Evaluation:
-    """L2 logistic regression to convergence. options: protocol, labels, layers, draws, seed."""
-    return _evaluate(
-        frozen.logistic, run, (task, data, train, test), encoder, image_size, device, options
+    """L2 logistic regression to convergence; protocol: default, or released-1%."""
+    subject, task = _open(run, labels, **on)
+    found = frozen.logistic(
+        subject, task, protocol=protocol, labels=labels, layers=layers, draws=draws, seed=seed
     )
+    return _keep(run, found)
 
 
 def knn(
     run: str | Path,
     *,
-    task: str | None = None,
-    data: str | Path | None = None,
-    train: str | Path | None = None,
-    test: str | Path | None = None,
-    encoder: Encoders = "target",
-    image_size: Size | None = None,
-    device: str | None = None,
-    **options: Any,
+    labels: str | float | None = None,
+    neighbours: int = 20,
+    temperature: float = 0.07,
+    layers: int = 1,
+    draws: int = 1,
+    seed: int = 0,
+    **on: Unpack[On],
 ) -> Evaluation:
-    """Weighted nearest neighbours and ridge. options: labels, neighbours, layers, draws, seed, …"""
-    return _evaluate(
-        frozen.knn, run, (task, data, train, test), encoder, image_size, device, options
+    """Weighted nearest neighbours, and a ridge probe in closed form."""
+    subject, task = _open(run, labels, **on)
+    found = frozen.knn(
+        subject,
+        task,
+        labels=labels,
+        neighbours=neighbours,
+        temperature=temperature,
+        layers=layers,
+        draws=draws,
+        seed=seed,
     )
+    return _keep(run, found)
 
 
 def finetune(
     run: str | Path,
     *,
-    task: str | None = None,
-    data: str | Path | None = None,
-    train: str | Path | None = None,
-    test: str | Path | None = None,
-    encoder: Encoders = "target",
-    device: str | None = None,
-    **options: Any,
+    preset: str = "small",
+    settings: Mapping[str, Any] | None = None,
+    labels: str | float | None = None,
+    draws: int = 1,
+    seed: int = 0,
+    **on: Unpack[On],
 ) -> Evaluation:
-    """Fine-tunes end to end. options: preset, settings (a mapping), labels, draws, seed."""
-    images = (task, data, train, test)
-    return _evaluate(evaluate_finetune, run, images, encoder, None, device, options)
+    """Fine-tunes end to end by a preset, over which `settings` are laid."""
+    subject, task = _open(run, labels, **on)
+    found = evaluate_finetune(
+        subject, task, preset=preset, settings=settings, labels=labels, draws=draws, seed=seed
+    )
+    return _keep(run, found)
 
 
 def video(
@@ -225,8 +265,7 @@ def video(
         out=masks,
         progress=Tally("frames"),
     )
-    results.write(_folder(run), found)
-    return found, masks(found)
+    return _keep(run, found), masks(found)
 
 
 def demo(
@@ -240,28 +279,25 @@ def demo(
     return run_demo(Path(out), minutes=minutes, seed=seed, device=device)
 
 
-def _evaluate(
-    protocol: Callable[..., Evaluation],
-    run: str | Path,
-    images: tuple[str | None, str | Path | None, str | Path | None, str | Path | None],
-    encoder: Encoders,
-    image_size: Size | None,
-    device: str | None,
-    options: dict[str, Any],
-) -> Evaluation:
-    model = _encoder(run, encoder, device)
-    task, data, train, test = images
-    labelled = open_task(
-        task,
-        data=data,
-        train=train,
-        test=test,
-        listed=options.get("labels") is None,
-        image_size=max(size_for(model, image_size)),
+def _open(
+    run: str | Path, labels: str | float | None, **on: Unpack[On]
+) -> tuple[Subject, Labelled]:
+    """An encoder and what it is evaluated on."""
+    which, size = on.get("encoder", "target"), on.get("image_size")
+    model = _encoder(run, which, on.get("device"))
+    task = open_task(
+        on.get("task"),
+        data=on.get("data"),
+        train=on.get("train"),
+        test=on.get("test"),
+        listed=labels is None,
+        image_size=max(size_for(model, size)),
         progress=Tally("scenes"),
     )
-    subject = Subject(model, encoder, image_size, told=Tally)
-    found = protocol(subject, labelled, **options)
+    return Subject(model, which, size, on.get("resize", "recompute"), told=Tally), task
+
+
+def _keep(run: str | Path, found: Evaluation) -> Evaluation:
     results.write(_folder(run), found)
     return found
 

@@ -33,6 +33,9 @@ Which = Annotated[
     typer.Option(help="Which of the run's encoders; untrained: with its first weights."),
 ]
 ImageSize = Annotated[int | None, typer.Option(help="Other than the encoder's own.")]
+Resize = Annotated[
+    Literal["recompute", "interpolate"], typer.Option(help="Positions at another size.")
+]
 Layers = Annotated[int, typer.Option(min=1, help="How many last layers, side by side.")]
 
 
@@ -44,9 +47,7 @@ def features(
     encoder: Which = "target",
     layers: Layers = 1,
     image_size: ImageSize = None,
-    resize: Annotated[
-        Literal["recompute", "interpolate"], typer.Option(help="Positions at another size.")
-    ] = "recompute",
+    resize: Resize = "recompute",
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -111,6 +112,7 @@ def probe(
     seed: Seed = 0,
     encoder: Which = "target",
     image_size: ImageSize = None,
+    resize: Resize = "recompute",
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -134,6 +136,7 @@ def probe(
             seed=seed,
             encoder=encoder,
             image_size=image_size,
+            resize=resize,
             device=device,
         ),
         as_json,
@@ -154,6 +157,7 @@ def logistic(
     seed: Seed = 0,
     encoder: Which = "target",
     image_size: ImageSize = None,
+    resize: Resize = "recompute",
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -175,6 +179,7 @@ def logistic(
             seed=seed,
             encoder=encoder,
             image_size=image_size,
+            resize=resize,
             device=device,
         ),
         as_json,
@@ -196,6 +201,7 @@ def knn(
     seed: Seed = 0,
     encoder: Which = "target",
     image_size: ImageSize = None,
+    resize: Resize = "recompute",
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -218,6 +224,7 @@ def knn(
             seed=seed,
             encoder=encoder,
             image_size=image_size,
+            resize=resize,
             device=device,
         ),
         as_json,

@@ -26,6 +26,8 @@ def evaluate_finetune(
     seed: int = 0,
 ) -> Evaluation:
     """Test accuracy of the last epoch; each draw is another label budget and another seed."""
+    if subject.image_size is not None:
+        raise ValueError("image_size: an encoder is fine-tuned at its own size, so leave it out")
     chosen = _settings(preset, settings or {})
     drawn = Draws.of(task, labels, seed, draws, seeded=True)
     last, best = [], []
