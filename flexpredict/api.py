@@ -53,7 +53,8 @@ def pretrain(
 ) -> Result:
     """Pretrains an encoder on images and writes a run folder.
 
-    data: a folder of images of any depth, `scenes` for the embedded ones, or a uint8 array.
+    data: a folder of images of any depth, a list or CSV of paths, tar shards, a packed file,
+        `scenes` for the embedded ones, or a uint8 array.
     recipe: the name of a recipe that comes with the package, `name@variant`, or a YAML file.
     resume: goes on with the run in `out`; starts it where there is none.
     settings: any names of `fp.Settings`, over those of the recipe.
@@ -63,7 +64,9 @@ def pretrain(
     chosen = settings_from(settings, recipe=recipe)
     images = chosen.data if data is None else data
     if images is None:
-        raise ValueError("no images were named: give a folder, or `scenes` for the embedded ones")
+        raise ValueError(
+            "no images were named: give a folder, a list, or `scenes` for embedded ones"
+        )
     with processes(device) as ranks:
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)

@@ -54,9 +54,9 @@ def test_folder__missing_and_empty_are_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="holds no images"):
         open_source(tmp_path)
-    (tmp_path / "file.txt").write_text("x")
+    (tmp_path / "file.bin").write_text("x")
     with pytest.raises(ValueError, match="is a file: expected a folder"):
-        open_source(tmp_path / "file.txt")
+        open_source(tmp_path / "file.bin")
 
 
 def test_memory__wrong_arrays_are_refused() -> None:

@@ -9,17 +9,22 @@ from flexpredict.data.sources.base import Progress, Source
 from flexpredict.data.sources.files import FileSource
 from flexpredict.data.sources.folder import FolderSource
 from flexpredict.data.sources.layouts import LAYOUTS, open_layout
+from flexpredict.data.sources.listing import SUFFIXES as LIST_SUFFIXES
+from flexpredict.data.sources.listing import ListSource
 from flexpredict.data.sources.memory import MemorySource
 from flexpredict.data.sources.packed import PackedSource
 from flexpredict.data.sources.scenes import SCENE_SETS, scene_count, scene_images
+from flexpredict.data.sources.shards import ShardSource, shard_paths
 
 __all__ = [
     "LAYOUTS",
     "FileSource",
     "FolderSource",
+    "ListSource",
     "MemorySource",
     "PackedSource",
     "Progress",
+    "ShardSource",
     "Source",
     "open_source",
 ]
@@ -33,8 +38,11 @@ def open_source(
     image_size: int = 64,
     progress: Progress | None = None,
 ) -> Source:
-    """A source from what a person names: a folder, `scenes`, an array, or a source itself.
+    """A source from what a person names, or a source itself.
 
+    A folder of images of any depth; `LIST.txt` or `LIST.csv`, paths of images and perhaps their
+    labels; tar shards as `train.tar`, `train-{000..012}.tar`, `shards/*.tar` or a folder of them;
+    an array.
     `scenes` (or `scenes:COUNT`) are the embedded training scenes and `scenes-test` the test ones,
     rendered at `image_size`. `FILE.npz` is a packed file, `FILE.npz:train` one of its splits.
     With a `layout`, `spec` is the root of a published data set and `split` is train or test; the
@@ -60,5 +68,10 @@ def open_source(
         if part or str(spec).endswith(".npz"):
             file = Path(f"{path.removesuffix('.npz')}.npz").expanduser()
             return PackedSource(file, part or None)
-        return FolderSource(Path(spec).expanduser())
+        folder = Path(spec).expanduser()
+        if folder.suffix.lower() in LIST_SUFFIXES and not folder.is_dir():
+            return ListSource(folder)
+        if (shards := shard_paths(str(spec))) is not None:
+            return ShardSource(shards)
+        return FolderSource(folder)
     return spec
