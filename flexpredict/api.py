@@ -65,7 +65,7 @@ def pretrain(
     images = chosen.data if data is None else data
     if images is None:
         raise ValueError(
-            "no images were named: give a folder, a list, or `scenes` for embedded ones"
+            "no images were named: give a folder, a list, or `scenes` for our own"
         )
     with processes(device) as ranks:
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
