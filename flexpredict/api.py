@@ -64,9 +64,7 @@ def pretrain(
     chosen = settings_from(settings, recipe=recipe)
     images = chosen.data if data is None else data
     if images is None:
-        raise ValueError(
-            "no images were named: give a folder, a list, or `scenes` for our own"
-        )
+        raise ValueError("no images were named: give a folder, a list, or `scenes` for our own")
     with processes(device) as ranks:
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
