@@ -363,7 +363,7 @@ def test_probe__an_encoder_of_other_channels_gets_one_sentence(
     tmp_path: Path, command: Command
 ) -> None:
     miniatures.labelled_folder(tmp_path / "photos")
-    for channels, sentence in ((5, "5 channels"), (1, None)):
+    for channels, sentence in ((5, "3 channels, expected 5"), (1, None)):
         encoder = fp.create_encoder("vit_nano", patch_size=4, image_size=32, in_channels=channels)
         run = tmp_path / f"run-{channels}"
         run.mkdir()
