@@ -29,6 +29,7 @@ WITHOUT_EFFECT = frozenset(
         "keep_checkpoints",
         "probe_data",
         "probe_every",
+        "most_rejected",
     }
 )
 
@@ -106,6 +107,7 @@ class Settings(BaseModel):
     log_every: Positive = 50
     checkpoint_every: Positive = 1000
     keep_checkpoints: Positive = 2
+    most_rejected: Share = 0.5  # of the images: with more that cannot be used, the run stops
     probe_data: str | None = None  # labelled images for nearest neighbours and ridge on the way
     probe_every: Annotated[float, Field(gt=0)] = 10  # epochs
 

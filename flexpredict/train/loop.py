@@ -26,7 +26,7 @@ from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
 from flexpredict.health import projection_gauges
 from flexpredict.model.vit import Encoder
 from flexpredict.train.chunks import views_of
-from flexpredict.train.monitor import Monitor, say
+from flexpredict.train.monitor import REJECTED, Monitor, Rejections, say
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
@@ -110,6 +110,7 @@ def train(
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
         ranks.barrier()
 
+    rejections = Rejections(run)
     started = logged_at = time.monotonic()
     logged_step, value = first, None
     todo = range(first, schedule.steps)
@@ -124,9 +125,13 @@ def train(
             )
         stream = loader.load(batches, todo, workers=_workers(settings))
         for step, batch in zip(todo, stream, strict=True):
-            if monitor is not None:
-                for index, reason in batch.rejected.items():
-                    monitor.reject(source.name(index), reason)
+            for index, reason in batch.rejected.items():
+                rejections.add(source.name(index), reason)
+            if len(rejections) > settings.most_rejected * len(source):
+                raise ValueError(
+                    f"{len(rejections)} of {len(source)} images cannot be used, more than "
+                    f"most_rejected={settings.most_rejected:g} allows: {run / REJECTED} says why"
+                )
             if batch.failure is not None:
                 raise ValueError(batch.failure)
             optim.set_step(optimizer.param_groups, schedule, step)

@@ -90,16 +90,11 @@ def note_of(metrics: Mapping[str, Any]) -> str:
 
 
 class Monitor:
-    """Writes metrics.jsonl and rejected.jsonl, and shows progress if asked."""
+    """Writes metrics.jsonl, and shows progress if asked."""
 
     def __init__(self, run: Path, *, name: str, first: int, total: int, show: bool) -> None:
         _drop_lines_after(run / METRICS, first)
         self._metrics = (run / METRICS).open("a", buffering=1)
-        self._rejections = run / REJECTED
-        self._rejected: set[str] = set()
-        if self._rejections.exists():
-            lines = _whole_lines(self._rejections)
-            self._rejected = {line["name"] for line in lines}
         self._name = name
         self._bars = Bars({name: total}) if show else None
 
@@ -127,12 +122,26 @@ class Monitor:
         if self._bars is not None:
             self._bars.update(self._name, metrics["step"], note_of(metrics))
 
-    def reject(self, name: str, reason: str) -> None:
-        """Names a file that could not be used, once."""
-        if name not in self._rejected:
-            self._rejected.add(name)
-            with self._rejections.open("a") as file:
+
+class Rejections:
+    """rejected.jsonl: files that could not be used, each once, whichever process met it."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / REJECTED
+        self._names: set[str] = set()
+
+    def add(self, name: str, reason: str) -> None:
+        if name in self._names:
+            return
+        if self._path.exists():  # other processes write to it too, and earlier sessions did
+            self._names = {line["name"] for line in _whole_lines(self._path)}
+        if name not in self._names:
+            self._names.add(name)
+            with self._path.open("a") as file:
                 file.write(json.dumps({"name": name, "reason": reason}) + "\n")
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _drop_lines_after(path: Path, step: int) -> None:

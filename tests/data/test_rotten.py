@@ -97,3 +97,23 @@ def test_pretrain__goes_on_and_names_each_rotten_file_once(tmp_path: Path, worke
     assert sorted(line["name"] for line in lines) == sorted(reasons)
     for line in lines:
         assert reasons[line["name"]] in line["reason"], line
+
+
+def test_pretrain__stops_past_a_share_of_rotten_files(tmp_path: Path) -> None:
+    folder, run = tmp_path / "photos", tmp_path / "run"
+    folder.mkdir()
+    usable, reasons = _usable(folder), _rotten(folder)
+    count = len(usable) + len(reasons)
+    options = {
+        "device": "cpu", "workers": 0, "batch_size": count, "epochs": 3, "model": "vit_nano",
+        "patch_size": 4, "image_size": 32, "chunk_size": 8,
+    }  # fmt: skip
+    share = (len(reasons) - 1) / count
+    sentence = f"{len(reasons)} of {count} images cannot be used, more than most_rejected="
+    with pytest.raises(ValueError, match=sentence):
+        fp.pretrain(folder, run, most_rejected=share, **options)
+    assert len((run / "rejected.jsonl").read_text().splitlines()) == len(reasons)
+    # Whoever says that this many are fine may go on.
+    result = fp.pretrain(folder, run, most_rejected=1, resume=True, **options)
+    assert result.steps == 3
+    assert len((run / "rejected.jsonl").read_text().splitlines()) == len(reasons)
