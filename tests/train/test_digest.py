@@ -1,0 +1,120 @@
+"""What training sees of an epoch is one thing: whoever loads it, and wherever it is taken up."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flexpredict import build
+from flexpredict.config import Settings, settings_from
+from flexpredict.data import loader
+from flexpredict.data.augment import augment_batch
+from flexpredict.data.sources import open_source
+from flexpredict.train.chunks import views_of
+
+SETTINGS = {
+    "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "steps": 12,
+    "augment": "crop-flip-gray-blur", "seed": 3, "chunk_size": 8,
+}  # fmt: skip
+
+
+def _seen(
+    photos: Path, settings: Settings, *, workers: int = 0, world: int = 1, first: int = 0
+) -> list[str]:
+    """A digest for each step from `first` on: indices, pixels after augmentation, masks."""
+    source = open_source(photos)
+    sampler = build.build_sampler(settings, (8, 8))
+    assert settings.steps is not None
+    steps = range(first, settings.steps)
+    streams = [
+        loader.load(build.build_batches(settings, source, rank, world), steps, workers=workers)
+        for rank in range(world)
+    ]
+    digests = []
+    for parts in zip(*streams, strict=True):  # the ranks' parts of one step, put together
+        images, indices, masks = [], [], []
+        for batch in parts:
+            images.append(augment_batch(batch.images, batch.draws))
+            indices.append(batch.indices)
+            views = views_of(
+                sampler,
+                batch.epoch,
+                batch.place,
+                len(batch.images),
+                seed=settings.seed,
+                chunk_size=settings.chunk_size,
+                device=torch.device("cpu"),
+            )
+            for view in views:
+                both = torch.cat([view.masks.context, view.masks.targets.flatten(1)], dim=1)
+                masks += [row.numpy().tobytes() for row in both]
+        digest = hashlib.sha256(torch.cat(images).numpy().tobytes())
+        digest.update(torch.cat(indices).numpy().tobytes())
+        digest.update(b"".join(masks))
+        digests.append(digest.hexdigest())
+    return digests
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+@pytest.mark.parametrize("masking", ["even", "paper"])
+def test_epoch__digest_does_not_depend_on_workers_ranks_or_start(
+    masking: str, photos: Path
+) -> None:
+    settings = settings_from(SETTINGS | {"masking": masking, "min_context": 2})
+    whole = _seen(photos, settings)
+    assert len(set(whole)) == 12  # two epochs of six steps, no two alike
+    assert _seen(photos, settings, workers=1) == whole
+    assert _seen(photos, settings, workers=4) == whole
+    assert _seen(photos, settings, world=2) == whole
+    assert _seen(photos, settings, world=2, workers=1) == whole
+    for first in range(1, 12):
+        assert _seen(photos, settings, first=first) == whole[first:]
+
+
+def test_resume__after_a_kill_with_workers_ahead_sees_the_next_sample(
+    photos: Path, tmp_path: Path
+) -> None:
+    """Killed without warning while workers have prefetched: every later loss is the same."""
+    command = [
+        sys.executable, "-m", "flexpredict", "pretrain", str(photos), "--resume", "--device=cpu",
+        "--set=workers=2", "--set=log_every=1", "--set=checkpoint_every=3", "--set=steps=40",
+        *(f"--set={key}={value}" for key, value in SETTINGS.items() if key != "steps"),
+    ]  # fmt: skip
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def losses(run: Path) -> list[float]:
+        return [
+            json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()
+        ]
+
+    subprocess.run(
+        [*command, "--out", str(tmp_path / "whole")],
+        check=True,
+        capture_output=True,
+        env=one_thread,
+    )
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        [*command, "--out", str(killed)], stderr=subprocess.DEVNULL, env=one_thread,
+        start_new_session=True,
+    )  # fmt: skip
+    log, deadline = killed / "metrics.jsonl", time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("\n") >= 10):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)  # the workers too
+    process.wait()
+    assert len(losses(killed)) < 40
+    subprocess.run(
+        [*command, "--out", str(killed)], check=True, capture_output=True, env=one_thread
+    )
+    np.testing.assert_array_equal(losses(killed), losses(tmp_path / "whole"))
