@@ -23,7 +23,7 @@ from flexpredict.data.loader import Batches, Order
 from flexpredict.data.random import Stream, uniforms
 from flexpredict.data.sources import Source, open_source
 
-BATCH = 50
+BATCH = 200
 
 
 def photo(rng: np.random.Generator, width: int, height: int) -> Image.Image:

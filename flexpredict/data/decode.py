@@ -46,12 +46,19 @@ def decode(data: bytes | Pixels, channels: int = 3) -> Pixels:
 
 def _decode_jpeg(data: bytes) -> Pixels:
     """The fast path; what simplejpeg refuses (CMYK, broken files) Pillow may still know."""
-    width, height, has_exif = _jpeg_header(data)
-    _check_size(width, height)  # simplejpeg would fill any memory
-    if width and not has_exif:
+    if plain_jpeg_size(data) is not None:
         with suppress(ValueError):
             return simplejpeg.decode_jpeg(data, colorspace="RGB")
     return _decode_any(data, 3)
+
+
+def plain_jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Height and width of a JPEG that may be decoded as it lies; None for anything else."""
+    if data[:2] != b"\xff\xd8":
+        return None
+    width, height, has_exif = _jpeg_header(data)
+    _check_size(width, height)  # simplejpeg would fill any memory
+    return (height, width) if width and height and not has_exif else None
 
 
 def _jpeg_header(data: bytes) -> tuple[int, int, bool]:

@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from flexpredict.data.augment import (
-    BATCH_DRAWS,
-    CROP_DRAWS,
-    crop_resize,
-    random_crop,
-)
-from flexpredict.data.decode import BadImage, decode
+from flexpredict.data.augment import BATCH_DRAWS, CROP_DRAWS
+from flexpredict.data.crops import crop_of
+from flexpredict.data.decode import BadImage
 from flexpredict.data.random import Stream, permute, uniforms
 from flexpredict.data.sources.base import Pixels, Source
 
@@ -31,7 +27,7 @@ _MOST_REPLACEMENTS = 100
 class Batch(NamedTuple):
     """One rank's part of a global batch."""
 
-    images: Tensor  # (b, c, H, W) uint8
+    images: Tensor  # (b, c, H, W) uint8, channels last in memory: the device reorders them faster
     draws: Tensor  # (b, BATCH_DRAWS) for the augmentations made on the device
     indices: Tensor  # (b,) of the samples in the source
     epoch: int
@@ -98,7 +94,7 @@ class Batches(Dataset[Batch]):
             failure = str(error)
         draws = uniforms(seed, Stream.AUGMENT, epoch, indices, count=BATCH_DRAWS)
         return Batch(
-            images=torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
+            images=torch.from_numpy(images).permute(0, 3, 1, 2),
             draws=torch.from_numpy(draws).float(),
             indices=torch.from_numpy(indices),
             epoch=epoch,
@@ -109,24 +105,19 @@ class Batches(Dataset[Batch]):
 
     def _crop(self, index: int, draws: NDArray[np.float64], rejected: dict[int, str]) -> Pixels:
         """A random crop of the sample; of the next usable one if it cannot be used."""
-        pixels = read_usable(self.source, index, self.channels, rejected)
-        box = random_crop(pixels.shape[0], pixels.shape[1], draws, self.crop_scale)
-        return crop_resize(pixels, box, self.image_size)
-
-
-def read_usable(source: Source, index: int, channels: int, rejected: dict[int, str]) -> Pixels:
-    """The pixels of a sample, or of the next one that can be decoded; what could not is noted."""
-    tries = min(_MOST_REPLACEMENTS, len(source))
-    for step in range(tries):
-        candidate = (index + step) % len(source)
-        try:
-            return decode(source.read(candidate), channels)
-        except (BadImage, OSError) as error:
-            rejected[candidate] = str(error)
-    raise BadImage(
-        f"{tries} images in a row cannot be used; the first is {source.name(index)}: "
-        f"{rejected[index]}"
-    )
+        source = self.source
+        tries = min(_MOST_REPLACEMENTS, len(source))
+        for step in range(tries):
+            candidate = (index + step) % len(source)
+            try:
+                data = source.read(candidate)
+                return crop_of(data, self.channels, draws, self.crop_scale, self.image_size)
+            except (BadImage, OSError) as error:
+                rejected[candidate] = str(error)
+        raise BadImage(
+            f"{tries} images in a row cannot be used; the first is {source.name(index)}: "
+            f"{rejected[index]}"
+        )
 
 
 def load(batches: Batches, steps: range, *, workers: int = 0) -> Iterator[Batch]:

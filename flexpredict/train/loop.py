@@ -135,7 +135,7 @@ def train(
             if batch.failure is not None:
                 raise ValueError(batch.failure)
             optim.set_step(optimizer.param_groups, schedule, step)
-            images = batch.images.to(device, non_blocking=True)
+            images = batch.images.to(device, non_blocking=True).contiguous()
             if settings.augment == "crop-flip-gray-blur":
                 images = augment_batch(images, batch.draws.to(device, non_blocking=True))
 

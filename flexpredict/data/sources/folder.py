@@ -1,35 +1,120 @@
 """A folder of images of any depth. Where the first level is folders, their names are the labels."""
 
 import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from flexpredict.data.sources.files import FileSource
+import numpy as np
+from numpy.typing import NDArray
+
+from flexpredict.data.sources.base import Progress
+from flexpredict.data.sources.files import stamp_of_files
+from flexpredict.data.sources.index import (
+    ABSENT,
+    FolderIndex,
+    State,
+    folder_state,
+    index_path,
+    open_index,
+    write_index,
+)
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp"})
 
+INDEX_FROM = 10_000  # images; fewer are found again about as fast as an index is opened
 
-class FolderSource(FileSource):
-    """Every image file below `root`, in sorted order, so that an index means the same anywhere."""
+
+class FolderSource:
+    """Every image file below `root`, in sorted order, so that an index means the same anywhere.
+
+    Large folders are walked once: then their paths, labels and classes come from a file in the
+    cache, for as long as no folder below has changed.
+    """
 
     def __init__(self, root: Path) -> None:
-        paths = images_below(root)
-        first = [path.partition(os.sep) for path in paths]
-        if all(rest for _, _, rest in first):
-            classes = sorted({name for name, _, _ in first})
-            number = {name: place for place, name in enumerate(classes)}
-            super().__init__(root, paths, [number[name] for name, _, _ in first], classes)
+        self.root = root
+        self.paths: Sequence[str]
+        self.labels: NDArray[np.int64] | None
+        self.classes: list[str]
+        if (index := open_index(root)) is None:
+            walk = walk_images(root)
+            if len(walk.paths) >= INDEX_FROM:
+                # An index only saves time: where the cache cannot be written, there is none.
+                with suppress(OSError, ValueError):
+                    index = _write(root, walk)
+        if index is None:
+            self.paths = walk.paths
+            self.labels, self.classes = _first_level(walk.paths)
         else:
-            super().__init__(root, paths)
+            self._use(index)
+
+    def _use(self, index: FolderIndex) -> None:
+        self.paths, self.labels, self.classes = index, index.labels, index.classes
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> bytes:
+        return (self.root / self.paths[index]).read_bytes()
+
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    def stamp(self) -> str | None:
+        return stamp_of_files(self.root, self.paths)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Labels and classes are in the index: a worker process maps them as it maps the paths.
+        indexed = isinstance(self.paths, FolderIndex)
+        return {"root": self.root, "paths": self.paths} if indexed else vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if isinstance(self.paths, FolderIndex):
+            self._use(self.paths)
+
+
+def index_folder(root: Path, progress: Progress | None = None) -> FolderIndex:
+    """Walk a folder of any size and write its index anew.
+
+    While it walks nobody knows how many there are: `progress` is told twice what was found so far.
+    """
+    walk = walk_images(root, progress)
+    try:
+        return _write(root, walk)
+    except OSError as error:
+        raise ValueError(
+            f"the index of {root} cannot be written to {index_path(root).parent} "
+            f"({error.strerror}): set FLEXPREDICT_CACHE to a folder that can be written"
+        ) from None
+
+
+class Walk(NamedTuple):
+    """What was found below a folder, and what tells whether that may have changed."""
+
+    paths: list[str]
+    folders: dict[str, State]
+    walked_ns: int
 
 
 def images_below(root: Path) -> list[str]:
     """Relative paths of images; links to folders are followed once, loops are not entered."""
+    return walk_images(root).paths
+
+
+def walk_images(root: Path, progress: Progress | None = None) -> Walk:
+    """The images below a folder, sorted, and the state of its folders before they were read."""
     if not root.exists():
         raise ValueError(f"{root}: no such folder")
     if not root.is_dir():
         raise ValueError(f"{root} is a file: expected a folder of images")
+    walked_ns = time.time_ns()
     seen: set[tuple[int, int]] = set()
     found: list[str] = []
+    folders = {"": folder_state(root)}
     for folder, below, files in os.walk(root, followlinks=True):
         status = os.stat(folder)
         if (place := (status.st_dev, status.st_ino)) in seen:
@@ -38,10 +123,39 @@ def images_below(root: Path) -> list[str]:
         seen.add(place)
         below.sort()
         relative = os.path.relpath(folder, root)
+        prefix = "" if relative == os.curdir else f"{relative}{os.sep}"
+        for name in below:  # also those that cannot be read or were seen: this may change
+            folders[prefix + name] = folder_state(os.path.join(folder, name))
         for file in files:
-            if os.path.splitext(file)[1].lower() in SUFFIXES and not file.startswith("."):
-                found.append(os.path.normpath(os.path.join(relative, file)))
+            if os.path.splitext(file)[1].lower() in SUFFIXES:
+                if not file.startswith("."):
+                    found.append(prefix + file)
+            elif os.path.islink(path := os.path.join(folder, file)) and not os.path.exists(path):
+                folders[prefix + file] = ABSENT  # a disk that is not mounted may come back
+        if progress is not None:
+            progress(len(found), len(found))
     if not found:
         kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
         raise ValueError(f"{root} holds no images: expected files of type {kinds}")
-    return sorted(found)
+    found.sort()
+    return Walk(found, folders, walked_ns)
+
+
+def _first_level(paths: list[str]) -> tuple[NDArray[np.int64] | None, list[str]]:
+    """Labels and classes by the first folder of each path; none if an image lies in no folder."""
+    if not all(os.sep in path for path in paths):
+        return None, []
+    classes = sorted({path.partition(os.sep)[0] for path in paths})
+    number = {name: place for place, name in enumerate(classes)}
+    labels = (number[path.partition(os.sep)[0]] for path in paths)
+    return np.fromiter(labels, np.int64, len(paths)), classes
+
+
+def _write(root: Path, walk: Walk) -> FolderIndex:
+    return write_index(
+        index_path(root),
+        walk.paths,
+        *_first_level(walk.paths),
+        folders=walk.folders,
+        walked_ns=walk.walked_ns,
+    )

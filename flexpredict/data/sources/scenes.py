@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import os
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flexpredict.data.cores import usable_cores
+from flexpredict.data.cores import processes_to_start
 from flexpredict.data.scenes import DIST_EDGES, FEWEST, MOST, TASKS, render_set
 from flexpredict.data.sources.base import Progress
 from flexpredict.data.sources.memory import MemorySource
@@ -77,7 +76,9 @@ def scenes(
     folder = _folder(name, count, size)
     if not (folder / "labels.npz").exists():
         told = None if progress is None else functools.partial(_tell, progress, count)
-        images, labels = render_set(0, count, size, start=start, workers=_workers(), progress=told)
+        images, labels = render_set(
+            0, count, size, start=start, workers=processes_to_start(), progress=told
+        )
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "images.npy", lambda file: np.save(file, images))
         # The labels come last: their presence says that the set is whole.
@@ -97,16 +98,6 @@ def cache_folder() -> Path:
     """Where things that can be made again are kept: FLEXPREDICT_CACHE, or the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("FLEXPREDICT_CACHE") or Path(base) / "flexpredict")
-
-
-def _workers() -> int:
-    """Processes to render with: all cores under our own command.
-
-    Somebody else's script may lack a main guard, and would run again in every process.
-    """
-    main = sys.modules["__main__"]
-    name = main.__spec__.name if main.__spec__ else Path(getattr(main, "__file__", "")).stem
-    return usable_cores() if name.partition(".")[0] == "flexpredict" else 1
 
 
 def _tell(progress: Progress, total: int, done: int) -> None:

@@ -4,6 +4,7 @@
     000017.cls    its label, an integer; or
     000017.json   its label, under "label", a number or a name
 
+A list of names in classes.json beside the shards says what the numbers 0, 1, … of labels stand for.
 Opening reads the headers and the labels; images are read where they lie. Nothing is ever extracted.
 """
 
@@ -26,6 +27,7 @@ from flexpredict.data.sources.files import stamp_of_files
 from flexpredict.data.sources.folder import SUFFIXES
 from flexpredict.data.sources.listing import number_labels
 
+CLASSES = "classes.json"
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _COMPRESSED_STARTS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _MOST_SHARDS = 1_000_000
@@ -42,7 +44,8 @@ class ShardSource:
         self.root = Path(os.path.commonpath([path.parent for path in paths]))
         self.shards = [str(path.relative_to(self.root)) for path in paths]
         # Taken before reading: shards changed meanwhile are then read again, not taken for known.
-        self._stamp = stamp_of_files(self.root, self.shards)
+        names = [CLASSES] if (self.root / CLASSES).is_file() else []
+        self._stamp = stamp_of_files(self.root, [*self.shards, *names])
         index = _Index()
         for number, path in enumerate(paths):
             _add_shard(index, number, path)
@@ -65,7 +68,8 @@ class ShardSource:
                 f"has none: expected a label for each or for none"
             )
         if known:
-            self.labels, self.classes = number_labels(known)
+            named = _named_classes(self.root / CLASSES, known)
+            self.labels, self.classes = named or number_labels(known)
 
     def __len__(self) -> int:
         return len(self._size)
@@ -202,6 +206,25 @@ class _Member(NamedTuple):
     name: str
     offset: int
     size: int
+
+
+def _named_classes(path: Path, labels: list[str]) -> tuple[NDArray[np.int64], list[str]] | None:
+    """Labels that are numbers of named classes; None where nobody named them."""
+    if not path.is_file() or not all(label.isdecimal() for label in labels):
+        return None
+    try:
+        names = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as names of classes: {error}") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None  # somebody else's file
+    numbers = np.array([int(label) for label in labels], dtype=np.int64)
+    if numbers.max() >= len(names):
+        raise ValueError(
+            f"{path} names {len(names)} classes, but there are labels up to {numbers.max()}: "
+            f"expected a name for each"
+        )
+    return numbers, names
 
 
 def _add_shard(index: _Index, number: int, path: Path) -> None:
