@@ -127,13 +127,13 @@ def train(
         for step, batch in zip(todo, stream, strict=True):
             for index, reason in batch.rejected.items():
                 rejections.add(source.name(index), reason)
+            if batch.failure is not None:
+                raise ValueError(batch.failure)
             if len(rejections) > settings.most_rejected * len(source):
                 raise ValueError(
                     f"{len(rejections)} of {len(source)} images cannot be used, more than "
                     f"most_rejected={settings.most_rejected:g} allows: {run / REJECTED} says why"
                 )
-            if batch.failure is not None:
-                raise ValueError(batch.failure)
             optim.set_step(optimizer.param_groups, schedule, step)
             images = batch.images.to(device, non_blocking=True).contiguous()
             if settings.augment == "crop-flip-gray-blur":
