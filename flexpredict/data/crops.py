@@ -53,7 +53,9 @@ def _crop_of_jpeg(data: bytes, whole: tuple[int, int], box: Box, size: tuple[int
     cut = pixels[top:bottom, left:right]
     if cut.shape[:2] == size:
         return cut
-    planes = torch.from_numpy(cut).permute(2, 0, 1)[None]
+    # The new axis comes first in numpy: torch would else not see that channels come last, and give
+    # its result in another order, which is slow to copy.
+    planes = torch.from_numpy(np.ascontiguousarray(cut)[None]).permute(0, 3, 1, 2)
     resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
     return resized[0].permute(1, 2, 0).numpy()
 
