@@ -9,7 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class FileSource:
+class PathSource:
+    """Images that are files: whoever finds the paths, this reads them."""
+
+    root: Path
+    paths: Sequence[str]  # below `root`, or absolute
+    labels: NDArray[np.int64] | None
+    classes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> bytes:
+        return (self.root / self.paths[index]).read_bytes()
+
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    def stamp(self) -> str | None:
+        return stamp_of_files(self.root, self.paths)
+
+
+class FileSource(PathSource):
     """The image files `paths` below `root`, in the order given."""
 
     def __init__(
@@ -26,22 +47,8 @@ class FileSource:
         assert labels is None or len(labels) == len(paths)
         self.root = root
         self.paths = paths
-        self.labels: NDArray[np.int64] | None = (
-            None if labels is None else np.array(labels, dtype=np.int64)
-        )
-        self.classes: list[str] = classes or []
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int) -> bytes:
-        return (self.root / self.paths[index]).read_bytes()
-
-    def name(self, index: int) -> str:
-        return self.paths[index]
-
-    def stamp(self) -> str | None:
-        return stamp_of_files(self.root, self.paths)
+        self.labels = None if labels is None else np.array(labels, dtype=np.int64)
+        self.classes = classes or []
 
 
 def stamp_of_files(root: Path, paths: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexpredict.data.sources.base import Progress
-from flexpredict.data.sources.files import stamp_of_files
+from flexpredict.data.sources.files import PathSource
 from flexpredict.data.sources.index import (
     ABSENT,
     FolderIndex,
@@ -27,7 +26,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif",
 INDEX_FROM = 10_000  # images; fewer are found again about as fast as an index is opened
 
 
-class FolderSource:
+class FolderSource(PathSource):
     """Every image file below `root`, in sorted order, so that an index means the same anywhere.
 
     Large folders are walked once: then their paths, labels and classes come from a file in the
@@ -36,9 +35,6 @@ class FolderSource:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.paths: Sequence[str]
-        self.labels: NDArray[np.int64] | None
-        self.classes: list[str]
         if (index := open_index(root)) is None:
             walk = walk_images(root)
             if len(walk.paths) >= INDEX_FROM:
@@ -53,18 +49,6 @@ class FolderSource:
 
     def _use(self, index: FolderIndex) -> None:
         self.paths, self.labels, self.classes = index, index.labels, index.classes
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int) -> bytes:
-        return (self.root / self.paths[index]).read_bytes()
-
-    def name(self, index: int) -> str:
-        return self.paths[index]
-
-    def stamp(self) -> str | None:
-        return stamp_of_files(self.root, self.paths)
 
     def __getstate__(self) -> dict[str, Any]:
         # Labels and classes are in the index: a worker process maps them as it maps the paths.

@@ -16,20 +16,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flexpredict.data.sources.files import stamp_of_files
+from flexpredict.data.sources.files import PathSource
 
 SUFFIXES = frozenset({".txt", ".csv"})
 _PATH_COLUMNS = ("path", "file", "image", "filename")
 _LABEL_COLUMNS = ("label", "class")
 
 
-class ListSource:
+class ListSource(PathSource):
     """The images that a list names, in its order."""
 
     def __init__(self, path: Path) -> None:
         lines = _read(path)
-        self.labels: NDArray[np.int64] | None = None
-        self.classes: list[str] = []
+        self.labels, self.classes = None, []
         if path.suffix.lower() == ".csv":
             self.paths, labels = _read_table(path, lines)
             if labels:
@@ -40,18 +39,6 @@ class ListSource:
             raise ValueError(f"{path} names no images: expected one path per line")
         self.root = path.parent
         _check_present(path, self.root, self.paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, index: int) -> bytes:
-        return (self.root / self.paths[index]).read_bytes()
-
-    def name(self, index: int) -> str:
-        return self.paths[index]
-
-    def stamp(self) -> str | None:
-        return stamp_of_files(self.root, self.paths)
 
 
 def number_labels(labels: list[str]) -> tuple[NDArray[np.int64], list[str]]:
