@@ -5,6 +5,7 @@ Every class has a colour of its own, so that any features tell the classes apart
 
 import json
 import struct
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from PIL import Image
 from flexpredict.data.sources.davis import write_mask
 
 PARTS = {"train": 8, "val": 4}  # images per class
+# For tarfile's extractall; Python before 3.11.4 does not know it.
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 def picture(label: int, number: int, size: tuple[int, int] = (40, 32)) -> np.ndarray:

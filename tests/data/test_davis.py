@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from miniatures import SAFELY
 from PIL import Image
 
 from flexpredict.data.sources.davis import open_davis, palette, write_mask
@@ -157,7 +158,7 @@ def test_palette__known_colours_of_pascal_voc() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the folder shared/data is not beside the project")
 def test_davis__real_sample_of_2016(tmp_path: Path) -> None:
     with tarfile.open(SHARED / "davis2016-480p-sample.tar") as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **SAFELY)
     videos = open_davis(tmp_path, "2016")
     assert {video.name: len(video.frames) for video in videos} == {
         "blackswan": 50,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from miniatures import SAFELY
 
 from flexpredict.data.sources.davis import Video, open_davis
 from flexpredict.data.sources.scene_videos import scene_video_folder
@@ -37,7 +38,7 @@ def davis_sample(tmp_path_factory: pytest.TempPathFactory) -> list[Video]:
         pytest.skip("the DAVIS sample of ../shared/data is not here")
     root = tmp_path_factory.mktemp("davis")
     with tarfile.open(SAMPLE) as file:
-        file.extractall(root, filter="data")
+        file.extractall(root, **SAFELY)
     return [
         replace(video, frames=video.frames[:FRAMES], masks=video.masks[:FRAMES])
         for video in open_davis(root, "2016")
