@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from flexpredict.data.augment import CROP_DRAWS, random_crop
+from flexpredict.data.held import Held
 from flexpredict.data.loader import Batches, Order
 from flexpredict.data.random import Stream, uniforms
 from flexpredict.data.sources import Source, open_source
@@ -107,8 +108,13 @@ def main() -> None:
             "packed, 64 px": (open_source(file), 64),
         }
         for name, (source, size) in cases.items():
-            fast, slow = rate(ours, source, size), rate(plain, source, size)
-            print(f"{name}: {fast:,.0f} against {slow:,.0f} images a second, {fast / slow:.2f} x")
+            slow = rate(plain, source, size)
+            for how, images in {"read": source, "held in RAM": Held(source)}.items():
+                fast = rate(ours, images, size)
+                print(
+                    f"{name}, {how}: {fast:,.0f} against {slow:,.0f} images a second, "
+                    f"{fast / slow:.2f} x"
+                )
 
 
 if __name__ == "__main__":

@@ -53,8 +53,9 @@ def pretrain(
 ) -> Result:
     """Pretrains an encoder on images and writes a run folder.
 
-    data: a folder of images of any depth, a list or CSV of paths, tar shards, a packed file,
-        `scenes` for the embedded ones, or a uint8 array.
+    data: a folder of images of any depth, a list or CSV of paths, tar shards, packed files,
+        `scenes` for the embedded ones, `tiny-imagenet` and such in the folder that
+        FLEXPREDICT_DATA names, or a uint8 array.
     recipe: the name of a recipe that comes with the package, `name@variant`, or a YAML file.
     resume: goes on with the run in `out`; starts it where there is none.
     settings: any names of `fp.Settings`, over those of the recipe.

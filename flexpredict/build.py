@@ -3,7 +3,7 @@
 import torch
 
 from flexpredict.config import Settings
-from flexpredict.data.loader import Batches, Order
+from flexpredict.data.loader import Batches, Beside, Order
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Source
 from flexpredict.engine.optim import Schedule
@@ -97,7 +97,14 @@ def build_sampler(settings: Settings, grid: Grid) -> MaskSampler:
     return EvenMasks(grid, **blocks)
 
 
-def build_batches(settings: Settings, source: Source, rank: int = 0, world: int = 1) -> Batches:
+def build_batches(
+    settings: Settings,
+    source: Source,
+    rank: int = 0,
+    world: int = 1,
+    *,
+    beside: Beside | None = None,
+) -> Batches:
     return Batches(
         source,
         Order(len(source), settings.batch_size, settings.seed),
@@ -106,6 +113,7 @@ def build_batches(settings: Settings, source: Source, rank: int = 0, world: int 
         crop_scale=settings.crop_scale,
         rank=rank,
         world=world,
+        beside=beside,
     )
 
 

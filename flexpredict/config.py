@@ -19,11 +19,14 @@ Positive = Annotated[int, Field(gt=0)]
 Range = tuple[float, float]
 
 
-# Settings that do not change results: a run may go on with other values of them.
+# Settings that change results by rounding alone, or not at all: a run may go on with other values.
 WITHOUT_EFFECT = frozenset(
     {
         "data",
         "workers",
+        "hold",
+        "compile",
+        "graph",
         "log_every",
         "checkpoint_every",
         "keep_checkpoints",
@@ -101,7 +104,11 @@ class Settings(BaseModel):
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     accumulate: Positive = 1  # micro-batches per step
     grad_checkpointing: bool = False
+    compile: bool | None = None  # None: on GPUs
+    graph: bool | None = None  # CUDA graphs; None: for small models
     workers: Annotated[int, Field(ge=0)] | None = None  # None: as many as there are cores, up to 8
+    # Where images are kept decoded; auto: on the GPU, else in memory, where a set fits.
+    hold: Literal["auto", "no", "ram", "device"] = "auto"
 
     # What is written.
     log_every: Positive = 50

@@ -24,7 +24,9 @@ app.add_typer(data, name="data")
 
 Spec = Annotated[
     str,
-    typer.Argument(help="A folder, a list, FILE.npz, tar shards, `scenes`, or a layout's root."),
+    typer.Argument(
+        help="A folder, list, FILE.npz, tar shards, `scenes`, `tiny-imagenet`, or a layout's root."
+    ),
 ]
 Layout = Annotated[
     str | None, typer.Option(help="The published layout of the data: imagenet, cifar10, …")

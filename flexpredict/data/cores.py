@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -10,6 +11,20 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def free_memory() -> int:
+    """Bytes that may still be filled without pushing anything out: the container's limit counts."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = int(next(x for x in lines if x.startswith("MemAvailable:")).split()[1]) * 1024
+    group = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):  # no such limit, or "max"
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        free = min(free, limit - used)
+    return max(0, free)
 
 
 def processes_to_start() -> int:

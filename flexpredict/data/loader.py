@@ -6,8 +6,10 @@ left out. Ranks take equal consecutive parts of the batch. Crops are functions o
 sample index). Nothing depends on the number of workers or ranks, or on where a run was interrupted.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,11 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from flexpredict.data.augment import BATCH_DRAWS, CROP_DRAWS
-from flexpredict.data.crops import crop_of
+from flexpredict.data.augment import BATCH_DRAWS, CROP_DRAWS, random_crops
+from flexpredict.data.crops import Cropper
 from flexpredict.data.decode import BadImage
+from flexpredict.data.held import Held, OnDevice, Place
 from flexpredict.data.random import Stream, permute, uniforms
-from flexpredict.data.sources.base import Pixels, Source
+from flexpredict.data.sources.base import Progress, Source
+from flexpredict.data.sources.memory import MemorySource
+
+# Made by the same processes as the images of places [place, place + count) of an epoch's order:
+# called with epoch, place and count.
+Beside = Callable[[int, int, int], Any]
 
 _MOST_REPLACEMENTS = 100
 
@@ -34,6 +42,7 @@ class Batch(NamedTuple):
     place: int  # of the first image in the epoch's order
     rejected: dict[int, str]  # samples that could not be used, and why
     failure: str | None  # why there is no batch; said here, since a worker cannot raise in one line
+    beside: Any = None  # what the caller wanted to have with the images
 
 
 class Order:
@@ -69,6 +78,7 @@ class Batches(Dataset[Batch]):
         crop_scale: tuple[float, float] = (0.3, 1.0),
         rank: int = 0,
         world: int = 1,
+        beside: Beside | None = None,
     ) -> None:
         if order.batch_size % world:
             raise ValueError(
@@ -76,6 +86,8 @@ class Batches(Dataset[Batch]):
             )
         self.source, self.order = source, order
         self.image_size, self.channels, self.crop_scale = image_size, channels, crop_scale
+        self.beside = beside
+        self._crop = Cropper(channels, crop_scale)
         self.share = order.batch_size // world
         self.offset = rank * self.share
 
@@ -85,49 +97,114 @@ class Batches(Dataset[Batch]):
         indices = self.order.indices(epoch, place, self.share)
         seed = self.order.seed
         crops = uniforms(seed, Stream.CROP, epoch, indices, count=CROP_DRAWS)
+        draws = uniforms(seed, Stream.AUGMENT, epoch, indices, count=BATCH_DRAWS)
         rejected: dict[int, str] = {}
-        images, failure = np.empty((self.share, *self.image_size, self.channels), np.uint8), None
+        images, failure = torch.empty(0), None
         try:
-            for image, index, draw in zip(images, indices, crops, strict=True):
-                image[:] = self._crop(int(index), draw, rejected)
+            images = self._images(indices, crops, rejected)
         except BadImage as error:
             failure = str(error)
-        draws = uniforms(seed, Stream.AUGMENT, epoch, indices, count=BATCH_DRAWS)
         return Batch(
-            images=torch.from_numpy(images).permute(0, 3, 1, 2),
+            images=images,
             draws=torch.from_numpy(draws).float(),
             indices=torch.from_numpy(indices),
             epoch=epoch,
             place=place,
             rejected=rejected,
             failure=failure,
+            beside=None if self.beside is None else self.beside(epoch, place, self.share),
         )
 
-    def _crop(self, index: int, draws: NDArray[np.float64], rejected: dict[int, str]) -> Pixels:
-        """A random crop of the sample; of the next usable one if it cannot be used."""
-        source = self.source
-        tries = min(_MOST_REPLACEMENTS, len(source))
+    def _images(
+        self, indices: NDArray[np.int64], draws: NDArray[np.float64], rejected: dict[int, str]
+    ) -> Tensor:
+        """Random crops of the samples; notes in `rejected` which of them cannot be used."""
+        shape = (len(indices), *self.image_size, self.channels)
+        images = torch.empty(shape, dtype=torch.uint8).permute(0, 3, 1, 2)
+        for image, index, row in zip(images.split(1), indices.tolist(), draws, strict=True):
+            self._first_usable(index, partial(self._crop_into, image, row), rejected)
+        return images
+
+    def _crop_into(self, image: Tensor, draws: NDArray[np.float64], index: int) -> None:
+        self._crop(self.source.read(index), draws, image)
+
+    def _first_usable(
+        self, index: int, use: Callable[[int], None], rejected: dict[int, str]
+    ) -> int:
+        """Uses the sample, or the next one that can be used, and says which."""
+        tries = min(_MOST_REPLACEMENTS, len(self.source))
         for step in range(tries):
-            candidate = (index + step) % len(source)
+            candidate = (index + step) % len(self.source)
             try:
-                data = source.read(candidate)
-                return crop_of(data, self.channels, draws, self.crop_scale, self.image_size)
+                use(candidate)
             except (BadImage, OSError) as error:
                 rejected[candidate] = str(error)
+            else:
+                return candidate
         raise BadImage(
-            f"{tries} images in a row cannot be used; the first is {source.name(index)}: "
+            f"{tries} images in a row cannot be used; the first is {self.source.name(index)}: "
             f"{rejected[index]}"
         )
 
 
-def load(batches: Batches, steps: range, *, workers: int = 0) -> Iterator[Batch]:
+class Boxes(Batches):
+    """The same, but for the pixels: which box of which image, (b, 5), for whoever has them."""
+
+    def __init__(self, batches: Batches, held: OnDevice) -> None:
+        self.__dict__.update(batches.__dict__)
+        self.sizes, self.unusable = held.sizes, held.rejected
+
+    def _images(
+        self, indices: NDArray[np.int64], draws: NDArray[np.float64], rejected: dict[int, str]
+    ) -> Tensor:
+        if self.unusable:
+            indices = np.array(
+                [self._first_usable(i, self._check, rejected) for i in indices.tolist()]
+            )
+        boxes = random_crops(self.sizes[indices], draws, self.crop_scale)
+        return torch.from_numpy(np.column_stack([indices, boxes]))
+
+    def _check(self, index: int) -> None:
+        if (reason := self.unusable.get(index)) is not None:
+            raise BadImage(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBatches:
+    """Batches of a set that lies decoded on a device, where they are cropped, each at once."""
+
+    boxes: Boxes
+    held: OnDevice
+
+    def finish(self, batch: Batch) -> Batch:
+        if batch.failure is not None:
+            return batch
+        return batch._replace(images=self.held.crop(batch.images, self.boxes.image_size))
+
+
+def hold(
+    batches: Batches, place: Place, device: torch.device, *, progress: Progress | None = None
+) -> Batches | DeviceBatches:
+    """The same batches of a set that is decoded first, and kept in memory or on the device."""
+    if place == "no" or (place == "ram" and isinstance(batches.source, MemorySource)):
+        return batches
+    held = Held(batches.source, batches.channels, progress=progress)
+    if place == "device":
+        on_device = held.to(device)
+        return DeviceBatches(Boxes(batches, on_device), on_device)
+    batches.source = held
+    return batches
+
+
+def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) -> Iterator[Batch]:
     """The batches of some steps in turn, prepared ahead by worker processes."""
-    loader = DataLoader(
-        batches,
+    loader: DataLoader[Batch] = DataLoader(
+        batches.boxes if isinstance(batches, DeviceBatches) else batches,
         batch_size=None,
         sampler=steps,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
         pin_memory=torch.cuda.is_available(),
     )
-    yield from loader
+    for batch in loader:
+        yield batches.finish(batch) if isinstance(batches, DeviceBatches) else batch

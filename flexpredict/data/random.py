@@ -25,6 +25,7 @@ class Stream(IntEnum):
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = 6
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -59,20 +60,28 @@ def seed_from(*key: int) -> int:
 def permute(position: NDArray[np.int64], size: int, *key: int) -> NDArray[np.int64]:
     """The shuffled order of `size` samples at the given positions, without holding the order.
 
-    A keyed Feistel network permutes 0 … 4^k − 1 for the smallest 4^k ≥ size; positions that land
+    A keyed Feistel network permutes 0 … 2^k − 1 for the smallest 2^k ≥ size; positions that land
     outside are walked on until they land inside, which keeps it a bijection of 0 … size − 1.
     Memory and cost per sample do not depend on the size of the set.
     """
-    half_bits = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    mask = (np.uint64(1) << half_bits) - np.uint64(1)
+    bits = max(2, (size - 1).bit_length())
+    low = np.uint64(bits // 2)  # bits of the right half; the left one may have one more
+    right_mask = (np.uint64(1) << low) - np.uint64(1)
+    left_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
+    keys = hash_key(*key, np.arange(_ROUNDS))
 
     def network(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        left, right = x >> half_bits, x & mask
-        for round_ in range(6):
-            left, right = right, left ^ (hash_key(*key, round_, right.astype(np.int64)) & mask)
-        return (left << half_bits) | right
+        left, right = x >> low, x & right_mask
+        with np.errstate(over="ignore"):
+            for first, second in keys.reshape(-1, 2):
+                left ^= mix(right * _GOLDEN + first) & left_mask
+                right ^= mix(left * _GOLDEN + second) & right_mask
+        return (left << low) | right
 
     out = network(np.asarray(position).astype(np.uint64))
-    while (outside := out >= np.uint64(size)).any():
-        out[outside] = network(out[outside])
+    outside = np.flatnonzero(out >= size)
+    while len(outside):
+        walked = network(out[outside])
+        out[outside] = walked
+        outside = outside[walked >= size]
     return out.astype(np.int64)

@@ -5,6 +5,12 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
+from torch import nn
+
+from flexpredict.model.blocks import Block
+from flexpredict.model.vit import Encoder
+
+_SMALL = 60_000_000  # weights: vit_small, its moving average and its predictor
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -46,3 +52,40 @@ def fast_products(device: torch.device | str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def ways(
+    compiled: bool | None,
+    graph: bool | None,
+    objective: nn.Module,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[bool, bool]:
+    """Whether to compile and whether to capture graphs: as asked, else where it pays.
+
+    Both pay on GPUs; graphs where a step is short, which is with small models.
+    """
+    if device.type != "cuda":
+        return bool(compiled), False
+    small = sum(p.numel() for p in objective.parameters()) < _SMALL
+    compiled = compiled if compiled is not None else True
+    graph = graph if graph is not None else small
+    return compiled, graph and dtype != torch.float16  # a loss scale changes from step to step
+
+
+def compile_parts(objective: nn.Module) -> None:
+    """Compiles every block by itself, and the parts around blocks that are many small operations.
+
+    All blocks of one shape share their code, so that this takes seconds where a whole step would
+    take minutes. Names of weights stay as they are.
+    """
+    # Encoders × shapes × with and without gradients: more than dynamo's default of 8.
+    torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.accumulated_recompile_limit = max(
+        4096, torch._dynamo.config.accumulated_recompile_limit
+    )
+    for part in objective.modules():
+        if isinstance(part, Block):
+            part.part = torch.compile(part.part, dynamic=False)  # type: ignore[method-assign]
+        elif isinstance(part, Encoder):
+            part.embed = torch.compile(part.embed, dynamic=False)  # type: ignore[method-assign]

@@ -42,10 +42,15 @@ class Draws:
         if not self._parts:
             return draw(shape, dtype=dtype, device=like.device)
         assert sum(part.count for part in self._parts) == shape[0]
-        pieces = []
+        numbers = torch.empty(shape, dtype=dtype, device=like.device)
+        at = 0
         for part in self._parts:
-            whole = draw(
-                (part.size, *shape[1:]), generator=part.generator, dtype=dtype, device=like.device
-            )
-            pieces.append(whole[part.start : part.start + part.count])
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            held = numbers[at : at + part.count]
+            if part.count == part.size:
+                draw(held.shape, generator=part.generator, out=held)
+            else:
+                whole = (part.size, *shape[1:])
+                drawn = draw(whole, generator=part.generator, dtype=dtype, device=like.device)
+                held.copy_(drawn[part.start : part.start + part.count])
+            at += part.count
+        return numbers

@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from flexpredict.model.blocks import NORM_EPS, Block, init_weights, run_blocks
+from flexpredict.model.blocks import NORM_EPS, Block, gather, init_weights, run_blocks
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.model.positions import StochasticPositions, sincos_positions
-from flexpredict.model.vit import gather
 
 
 class Predictor(nn.Module):
@@ -66,8 +65,8 @@ class Predictor(nn.Module):
         )
         context = context[:, None].expand(-1, blocks, -1, -1)  # (B, K, C, P)
         x = torch.cat([context, masked], dim=2).flatten(0, 1)  # (B · K, C + T, P)
-        x = run_blocks(self.predictor_blocks, x, checkpointing=self.checkpointing)
-        x = self.predictor_proj(self.predictor_norm(x[:, -targets:]))
+        x = run_blocks(self.predictor_blocks, x, targets, checkpointing=self.checkpointing)
+        x = self.predictor_proj(self.predictor_norm(x))
         return x.unflatten(0, (batch, blocks))
 
     def penalty(self) -> Tensor:

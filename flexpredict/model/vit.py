@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flexpredict.model.blocks import NORM_EPS, Block, init_weights, run_blocks
+from flexpredict.model.blocks import NORM_EPS, Block, gather, init_weights, run_blocks
 from flexpredict.model.positions import sincos_positions
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -41,13 +41,6 @@ SHAPES = {
 }
 
 
-def gather(tokens: Tensor, index: Tensor) -> Tensor:
-    """Tokens at the given places: (B, N, D) and (B, …) -> (B, …, D)."""
-    flat = index.flatten(1)
-    picked = tokens.gather(1, flat[..., None].expand(-1, -1, tokens.shape[-1]))
-    return picked.view(*index.shape, tokens.shape[-1])
-
-
 def patchify(images: Tensor, patch: int) -> Tensor:
     """Images as rows of pixels, (B, c, H, W) -> (B, N, c · patch²), channel first in a row."""
     batch, channels, height, width = images.shape
@@ -57,17 +50,15 @@ def patchify(images: Tensor, patch: int) -> Tensor:
 
 
 class PatchEmbed(nn.Module):
-    """A convolution with stride = kernel, computed only for the patches that are kept."""
+    """A convolution with stride = kernel, as a product with the pixels of patches."""
 
     def __init__(self, patch_size: int, in_channels: int, dim: int) -> None:
         super().__init__()
         self.patch_size = patch_size
         self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=patch_size)
 
-    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        patches = patchify(images, self.patch_size)
-        if keep is not None:
-            patches = gather(patches, keep)
+    def forward(self, patches: Tensor) -> Tensor:
+        """Rows of pixels, (B, …, c · patch²) -> (B, …, D)"""
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
@@ -136,17 +127,24 @@ class Encoder(nn.Module):
         init_weights(self, depth_scaled=self.depth_scaled_init)
 
     def forward(
-        self, images: Tensor, keep: Tensor | None = None, *, resize: Resize = "recompute"
+        self,
+        images: Tensor,
+        keep: Tensor | None = None,
+        places: Tensor | None = None,
+        *,
+        resize: Resize = "recompute",
     ) -> Tensor:
-        """Tokens after the final norm: (B, N, D), or (B, C, D) of the kept patches only."""
+        """Tokens after the final norm: (B, N, D), or (B, C, D) of the kept patches only.
+
+        places: (B, S), which of these tokens are wanted, in case it is not all of them.
+        """
         x = self.embed(images, keep, resize=resize)
-        return self.norm(run_blocks(self.blocks, x, checkpointing=self.checkpointing))
+        return self.norm(run_blocks(self.blocks, x, places, checkpointing=self.checkpointing))
 
     def embed(
         self, images: Tensor, keep: Tensor | None = None, *, resize: Resize = "recompute"
     ) -> Tensor:
         """Patch embeddings with their positions. A kept token carries its true position."""
-        images = self.normalise(images)
         height, width = images.shape[-2:]
         if images.shape[1] != self.in_channels:
             raise ValueError(
@@ -158,9 +156,11 @@ class Encoder(nn.Module):
                 f"resize or crop them to a multiple of {self.patch_size}"
             )
         positions = self.positions((height // self.patch_size, width // self.patch_size), resize)
-        x = self.patch_embed(images, keep)
+        patches = patchify(images, self.patch_size)
         if keep is None:
-            return x + positions
+            return self.patch_embed(self._normalise_rows(patches)) + positions
+        # Only what is kept is normalised and embedded.
+        x = self.patch_embed(self._normalise_rows(gather(patches, keep)))
         return x + gather(positions.expand(len(x), -1, -1), keep)
 
     def layers(
@@ -195,6 +195,13 @@ class Encoder(nn.Module):
         if images.dtype != torch.uint8:
             return images
         return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
+
+    def _normalise_rows(self, patches: Tensor) -> Tensor:
+        """As `normalise`, of patches as rows of pixels."""
+        rows = patches.unflatten(-1, (self.in_channels, -1))
+        if patches.dtype == torch.uint8:
+            rows = (rows.to(self.mean.dtype) / 255 - self.mean[..., 0]) / self.std[..., 0]
+        return rows.flatten(-2)
 
     def positions(self, grid: tuple[int, int], resize: Resize = "recompute") -> Tensor:
         """The position table of a grid, (1, N, D): as stored, computed anew, or interpolated."""

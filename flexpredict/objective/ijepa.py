@@ -5,14 +5,16 @@ With stochastic positions in the predictor this is StoP; nothing else changes.
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flexpredict.model.blocks import gather
 from flexpredict.model.predictor import Predictor
-from flexpredict.model.vit import Encoder, gather
+from flexpredict.model.vit import Encoder
 from flexpredict.objective.lowres import Reduction, low_resolution_loss
 from flexpredict.objective.views import View, mean_over_images, split
 
@@ -55,6 +57,11 @@ class IJepa(nn.Module):
 
     def forward(self, images: Tensor, views: Sequence[View]) -> Tensor:
         """(B, c, H, W) and views that cover the batch -> the batch's mean loss."""
+        if len(views) == 1 and self.target_layers == 1 and self.low_resolution is None:
+            # Patches that are nobody's target need not go through the last block.
+            true = self.targets(images, views[0].masks.targets)  # (B, K, T, D)
+            loss = self._distance(self.predictions(images, views[0]), true)
+            return loss + self.predictor.penalty()
         targets = self.targets(images)  # (B, N, D)
         losses = [
             self._loss(images[part], targets[part], view) for part, view in split(images, views)
@@ -62,14 +69,21 @@ class IJepa(nn.Module):
         return mean_over_images(losses, views) + self.predictor.penalty()
 
     @torch.no_grad()
-    def targets(self, images: Tensor) -> Tensor:
-        """What is to be predicted for every patch, (B, N, D): unit variance, no gradient."""
+    def targets(self, images: Tensor, places: Tensor | None = None) -> Tensor:
+        """What is to be predicted, unit variance, no gradient: for every patch, (B, N, D).
+
+        places: (B, K, T), the patches wanted where it is not all -> (B, K, T, D).
+        """
+        if places is not None and self.target_layers == 1:
+            tokens = self.target_encoder(images, None, places.flatten(1))
+            return _standardise(tokens).unflatten(1, places.shape[1:])
         if self.target_layers == 1:
             tokens = self.target_encoder(images)
         else:
             layers = self.target_encoder.layers(images, self.target_layers, norm=False)
             tokens = torch.stack([_standardise(layer) for layer in layers]).mean(0)
-        return _standardise(tokens)
+        tokens = _standardise(tokens)
+        return tokens if places is None else gather(tokens, places)
 
     def predictions(self, images: Tensor, view: View) -> Tensor:
         """(B, K, T, D)"""
@@ -78,8 +92,7 @@ class IJepa(nn.Module):
 
     def _loss(self, images: Tensor, targets: Tensor, view: View) -> Tensor:
         predicted = self.predictions(images, view).to(targets.dtype)
-        true = gather(targets, view.masks.targets)
-        loss = self._distance(predicted, true).mean()
+        loss = self._distance(predicted, gather(targets, view.masks.targets))
         if self.low_resolution is not None:
             loss = loss + low_resolution_loss(
                 predicted,
@@ -87,13 +100,13 @@ class IJepa(nn.Module):
                 view.masks,
                 self.encoder.grid,
                 self.low_resolution,
-                self._distance,
+                partial(self._distance, reduction="none"),
             )
         return loss
 
-    def _distance(self, predicted: Tensor, true: Tensor) -> Tensor:
+    def _distance(self, predicted: Tensor, true: Tensor, reduction: str = "mean") -> Tensor:
         measure = F.smooth_l1_loss if self.loss == "smooth_l1" else F.mse_loss
-        return measure(predicted, true, reduction="none")
+        return measure(predicted.to(true.dtype), true, reduction=reduction)
 
     @torch.no_grad()
     def update_target(self, momentum: float) -> None:

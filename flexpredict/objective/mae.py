@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from flexpredict.model.blocks import gather
 from flexpredict.model.predictor import Predictor
-from flexpredict.model.vit import Encoder, gather, patchify
+from flexpredict.model.vit import Encoder, patchify
 from flexpredict.objective.views import View, mean_over_images, split
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from flexpredict.model.draws import Draws
@@ -32,6 +31,8 @@ def mean_over_images(losses: Sequence[Tensor], views: Sequence[View]) -> Tensor:
     This is what data-parallel training on one view per device computes, and it does not change
     when views are cut in two.
     """
-    counts = torch.tensor([len(view.masks) for view in views], dtype=losses[0].dtype)
-    weights = (counts / counts.sum()).to(losses[0].device, non_blocking=True)
-    return (torch.stack(list(losses)) * weights).sum()
+    count = sum(len(view.masks) for view in views)
+    return sum(
+        (loss * (len(view.masks) / count) for loss, view in zip(losses, views, strict=True)),
+        start=losses[0].new_zeros(()),
+    )

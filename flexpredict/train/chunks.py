@@ -1,12 +1,17 @@
 """Masks and noise of a batch, from its place in the global order.
 
 A chunk is a run of `chunk_size` places of the epoch's order. Its masks and its noise are functions
-of (seed, epoch, chunk); whoever holds a part of it computes it whole and takes that part.
+of (seed, epoch, chunk); whoever holds a part of it computes it whole and takes that part. Masks are
+drawn by whoever loads the images, ahead of time; noise is drawn on the device, when it is needed.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.model.draws import ChunkPart, Draws
@@ -14,40 +19,67 @@ from flexpredict.model.masking import Masks, MaskSampler
 from flexpredict.objective.views import View
 
 
-def views_of(
-    sampler: MaskSampler,
-    epoch: int,
-    place: int,
-    count: int,
-    *,
-    seed: int,
-    chunk_size: int,
-    device: torch.device,
-) -> list[View]:
-    """Views of the images at places [place, place + count) of the epoch's order.
+class Part(NamedTuple):
+    """Images [start, stop) of a chunk."""
 
-    Neighbouring chunks with equal lengths make one view, since they can be computed together.
-    """
-    parts: list[tuple[Masks, ChunkPart]] = []
-    for chunk in range(place // chunk_size, -(-(place + count) // chunk_size)):
-        first = chunk * chunk_size
-        start, stop = max(place, first) - first, min(place + count, first + chunk_size) - first
-        generator = torch.Generator().manual_seed(seed_from(seed, Stream.MASKS, epoch, chunk))
-        masks = sampler.sample(chunk_size, generator)[start:stop]
-        noise = torch.Generator(device).manual_seed(seed_from(seed, Stream.NOISE, epoch, chunk))
-        parts.append((masks, ChunkPart(noise, chunk_size, start, stop - start)))
-    views = []
-    for _, group in groupby(parts, key=lambda part: _lengths(part[0])):
-        masks_of, draws_of = zip(*group, strict=True)
-        views.append(View(_join(masks_of).to(device), Draws(draws_of)))
-    return views
+    chunk: int
+    start: int
+    stop: int
+
+
+class Plan(NamedTuple):
+    """Masks of consecutive images that share their lengths, and the chunks they are parts of."""
+
+    context: Tensor  # (b, C)
+    targets: Tensor  # (b, K, T)
+    epoch: int
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Draws the masks of any place of any epoch. Called in the processes that load images."""
+
+    sampler: MaskSampler
+    seed: int
+    chunk_size: int
+    split: int = 1  # into how many equal parts a batch is cut, one after the other
+
+    def __call__(self, epoch: int, place: int, count: int) -> list[list[Plan]]:
+        """For each part of the images at places [place, place + count), the plans that cover it."""
+        each = count // self.split
+        return [self.plans(epoch, place + at, each) for at in range(0, count, each)]
+
+    def plans(self, epoch: int, place: int, count: int) -> list[Plan]:
+        """Neighbouring chunks with equal lengths make one plan: they can be computed together."""
+        found: list[tuple[Masks, Part]] = []
+        for chunk in range(place // self.chunk_size, -(-(place + count) // self.chunk_size)):
+            first = chunk * self.chunk_size
+            start = max(place, first) - first
+            stop = min(place + count, first + self.chunk_size) - first
+            seed = seed_from(self.seed, Stream.MASKS, epoch, chunk)
+            masks = self.sampler.sample(self.chunk_size, torch.Generator().manual_seed(seed))
+            found.append((masks[start:stop], Part(chunk, start, stop)))
+        plans = []
+        for _, group in groupby(found, key=lambda pair: _lengths(pair[0])):
+            masks_of, parts = zip(*group, strict=True)
+            context = torch.cat([masks.context for masks in masks_of])
+            targets = torch.cat([masks.targets for masks in masks_of])
+            plans.append(Plan(context, targets, epoch, list(parts)))
+        return plans
+
+    def views(self, plans: Sequence[Plan], device: torch.device) -> list[View]:
+        """The plans on a device, with their noise still to be drawn there."""
+        views = []
+        for plan in plans:
+            draws = []
+            for chunk, start, stop in plan.parts:
+                seed = seed_from(self.seed, Stream.NOISE, plan.epoch, chunk)
+                generator = torch.Generator(device).manual_seed(seed)
+                draws.append(ChunkPart(generator, self.chunk_size, start, stop - start))
+            views.append(View(Masks(plan.context, plan.targets).to(device), Draws(draws)))
+        return views
 
 
 def _lengths(masks: Masks) -> tuple[int, int]:
     return masks.context.shape[-1], masks.targets.shape[-1]
-
-
-def _join(masks: tuple[Masks, ...]) -> Masks:
-    if len(masks) == 1:
-        return masks[0]
-    return Masks(torch.cat([m.context for m in masks]), torch.cat([m.targets for m in masks]))

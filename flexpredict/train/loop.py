@@ -5,28 +5,29 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from flexpredict import build
 from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
 from flexpredict.data.cores import usable_cores
+from flexpredict.data.held import Place, place_for
 from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim, precision
 from flexpredict.engine.distributed import Ranks, StopSignal
 from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
 from flexpredict.health import projection_gauges
 from flexpredict.model.vit import Encoder
-from flexpredict.train.chunks import views_of
-from flexpredict.train.monitor import REJECTED, Monitor, Rejections, say
+from flexpredict.train.chunks import Chunks
+from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Tally, say
+from flexpredict.train.step import Step
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
@@ -65,7 +66,8 @@ def train(
     device = ranks.device
     objective = build.build_objective(settings)
     sampler = build.build_sampler(settings, objective.encoder.grid)
-    batches = build.build_batches(settings, source, ranks.rank, ranks.world)
+    chunks = Chunks(sampler, settings.seed, settings.chunk_size, settings.accumulate)
+    batches = build.build_batches(settings, source, ranks.rank, ranks.world, beside=chunks)
     per_epoch = batches.order.steps_per_epoch
     schedule = build.build_schedule(settings, per_epoch)
     _check_accumulation(settings, batches.share)
@@ -79,7 +81,19 @@ def train(
         groups, lr=schedule.lr, betas=settings.betas, fused=device.type in ("cpu", "cuda")
     )
     dtype = precision.compute_dtype(settings.precision, device)
-    scaler = precision.grad_scaler(device, dtype)
+    compiled, graph = precision.ways(settings.compile, settings.graph, objective, device, dtype)
+    if compiled:
+        precision.compile_parts(objective)
+    compute = Step(
+        objective,
+        optimizer,
+        device=device,
+        dtype=dtype,
+        clip_grad=settings.clip_grad,
+        world=ranks.world,
+        graph=graph and ranks.world == 1,
+    )
+    scaler = compute.scaler
     state = checkpoint.restore(run, objective, optimizer) if resume else None
     first = state["step"] if state else 0
     if state and state["images"] != len(source):
@@ -96,7 +110,10 @@ def train(
         scaler.load_state_dict(state["scaler"])
     if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, 0.0, None)
-    model = objective if ranks.world == 1 else DistributedDataParallel(objective)
+    passes = schedule.steps / per_epoch
+    place = _place(settings, source, ranks, passes, state.get("held") if state else None)
+    decoding = Tally("decoding") if show and ranks.is_main else None
+    held = loader.hold(batches, place, device, progress=decoding)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
     if ranks.is_main:
         checkpoint.write_text(run / CONFIG, settings.to_yaml())
@@ -106,7 +123,7 @@ def train(
     def save(step: int) -> None:
         _check_finite(objective, step)
         if ranks.is_main:
-            extra = {"images": len(source), "scaler": scaler.state_dict()}
+            extra = {"images": len(source), "held": place, "scaler": scaler.state_dict()}
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
         ranks.barrier()
 
@@ -123,7 +140,7 @@ def train(
             monitor = stack.enter_context(
                 Monitor(run, name=run.name, first=first, total=schedule.steps, show=show)
             )
-        stream = loader.load(batches, todo, workers=_workers(settings))
+        stream = loader.load(held, todo, workers=_workers(settings))
         for step, batch in zip(todo, stream, strict=True):
             for index, reason in batch.rejected.items():
                 rejections.add(source.name(index), reason)
@@ -139,38 +156,10 @@ def train(
             if settings.augment == "crop-flip-gray-blur":
                 images = augment_batch(images, batch.draws.to(device, non_blocking=True))
 
-            micro = len(images) // settings.accumulate
-            loss = torch.zeros((), device=device)
-            for part in range(settings.accumulate):
-                last = part == settings.accumulate - 1
-                views = views_of(
-                    sampler,
-                    batch.epoch,
-                    batch.place + part * micro,
-                    micro,
-                    seed=settings.seed,
-                    chunk_size=settings.chunk_size,
-                    device=device,
-                )
-                together = isinstance(model, DistributedDataParallel) and not last
-                with model.no_sync() if together else nullcontext():  # type: ignore[operator]
-                    with precision.autocast(device, dtype):
-                        part_loss = model(images[part * micro : (part + 1) * micro], views)
-                    part_loss = part_loss / settings.accumulate
-                    scaler.scale(part_loss).backward()
-                loss += part_loss.detach()
             look = _is_due(step + 1, settings, per_epoch, schedule.steps)
             log = look or (step + 1) % settings.log_every == 0 or step + 1 == schedule.steps
-            gradient = None
-            if settings.clip_grad or log:
-                scaler.unscale_(optimizer)
-                limit = settings.clip_grad or math.inf
-                trained = [p for group in optimizer.param_groups for p in group["params"]]
-                gradient = torch.nn.utils.clip_grad_norm_(trained, limit)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad(set_to_none=True)
-            objective.update_target(schedule.ema(step))
+            views = [chunks.views(plans, device) for plans in batch.beside]
+            loss, gradient = compute(images, views, schedule.ema(step), measure=log)
 
             done = step + 1
             if monitor is not None:
@@ -283,6 +272,25 @@ def _workers(settings: Settings) -> int:
     if settings.workers is not None:
         return settings.workers
     return min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def _place(
+    settings: Settings, source: Source, ranks: Ranks, passes: float, before: Place | None
+) -> Place:
+    """Where images are kept decoded: as asked, as before, or where they fit in all processes."""
+    if settings.hold == "device" and ranks.device.type != "cuda":
+        raise ValueError("hold=device needs a GPU: set hold=ram or hold=auto")
+    if settings.hold != "auto":
+        return settings.hold
+    if before is not None and (before != "device" or ranks.device.type == "cuda"):
+        return before
+    if passes < 2:
+        return "no"
+    share = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    place = place_for(source, settings.in_channels, ranks.device, share=share)
+    if ranks.any(place == "no"):
+        return "no"
+    return "ram" if ranks.any(place == "ram") else "device"
 
 
 def _announce(

@@ -2,10 +2,11 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from flexpredict.data.augment import CROP_DRAWS, random_crop
-from flexpredict.data.crops import crop_of, dct_factor
+from flexpredict.data.crops import Cropper, dct_factor
 from flexpredict.data.decode import BadImage, decode
 
 
@@ -33,6 +34,12 @@ def _usual(pixels: np.ndarray, draws: np.ndarray, size: tuple[int, int]) -> np.n
     return np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
 
 
+def crop_of(data: bytes, draws: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    out = torch.zeros((1, *size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    Cropper(3, (0.3, 1.0))(data, draws, out)
+    return out[0].permute(1, 2, 0).numpy()
+
+
 def _draws(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).random(CROP_DRAWS)
 
@@ -44,7 +51,7 @@ def test_crop__agrees_with_pillow(shape: tuple[int, int], size: tuple[int, int])
     pixels = decode(data)
     unscaled = 0
     for seed in range(20):
-        ours = crop_of(data, 3, _draws(seed), (0.3, 1.0), size)
+        ours = crop_of(data, _draws(seed), size)
         left, top, right, bottom = random_crop(*pixels.shape[:2], _draws(seed), (0.3, 1.0))
         theirs = _usual(pixels, _draws(seed), size)
         assert ours.shape == theirs.shape == (*size, 3)
@@ -63,7 +70,7 @@ def test_crop__large_photographs_are_decoded_small() -> None:
     assert dct_factor((1800, 1800), (224, 224)) == 8
     data = _jpeg(_photo(1601, 1203))
     for seed in range(10):
-        ours = crop_of(data, 3, _draws(seed), (0.3, 1.0), (64, 64))
+        ours = crop_of(data, _draws(seed), (64, 64))
         pixels = decode(data)
         theirs = _usual(pixels, _draws(seed), (64, 64))
         assert np.abs(ours.astype(int) - theirs).mean() < 2
@@ -84,11 +91,11 @@ def test_crop__everything_else_goes_through_pillow() -> None:
     kinds["png"] = buffer.getvalue()
     for name, data in kinds.items():
         theirs = _usual(decode(data), draws, (32, 32))
-        ours = crop_of(data, 3, draws, (0.3, 1.0), (32, 32))
+        ours = crop_of(data, draws, (32, 32))
         # Through Pillow, a crop's border sees a little of what is beside it.
         assert np.abs(ours.astype(int) - theirs)[2:-2, 2:-2].max() <= 2, name
     assert decode(kinds["exif"]).shape == (80, 60, 3)
     with pytest.raises(BadImage):
-        crop_of(_jpeg(image)[:300], 3, draws, (0.3, 1.0), (32, 32))
+        crop_of(_jpeg(image)[:300], draws, (32, 32))
     with pytest.raises(BadImage, match="empty"):
-        crop_of(b"", 3, draws, (0.3, 1.0), (32, 32))
+        crop_of(b"", draws, (32, 32))

@@ -1,6 +1,7 @@
 """Packed files: a miniature written here, broken ones, and the real ones where they are."""
 
 import io
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,57 @@ def test_packed__broken_files_get_one_sentence(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", features=np.zeros(3))
     with pytest.raises(ValueError, match="expected arrays jpeg and offset, found features"):
         open_source(tmp_path / "other.npz")
+
+
+def _shift(path: Path, labels: list[int]) -> Path:
+    return _pack(path, label=np.array(labels), name=np.array([f"{path.stem}{i}" for i in range(6)]))
+
+
+def test_packed__several_files_are_one_source(tmp_path: Path) -> None:
+    _shift(tmp_path / "a.npz", [7, 3, 7, 3, 7, 9])
+    _shift(tmp_path / "b.npz", [5, 3, 5, 3, 5, 11])
+    singly = [open_source(tmp_path / f"{name}.npz") for name in "ab"]
+    images = [source.read(i) for source in singly for i in range(6)]
+    for spec in ("*.npz", "{a,b}.npz", "{b,a}.npz"):
+        source = open_source(f"{tmp_path}/{spec}")
+        assert [source.read(i) for i in range(len(source))] == images
+        assert [source.name(i) for i in (0, 5, 6, 11)] == ["a0", "a5", "b0", "b5"]
+        assert source.classes == ["3", "5", "7", "9", "11"]  # by value, not as text
+        assert source.labels is not None
+        assert source.labels.dtype == np.int64
+        assert source.labels.tolist() == [2, 0, 2, 0, 2, 3, 1, 0, 1, 0, 1, 4]
+    val = pickle.loads(pickle.dumps(open_source(f"{tmp_path}/*.npz:val")))
+    assert [val.name(i) for i in range(len(val))] == ["a4", "a5", "b4", "b5"]
+    assert val.labels.tolist() == [2, 3, 1, 4]
+    assert [val.read(i) for i in range(4)] == [*images[4:6], *images[10:]]
+    stamps = {source.stamp(), val.stamp(), *(single.stamp() for single in singly)}
+    _shift(tmp_path / "b.npz", [5, 3, 5, 3, 5, 12])
+    stamps.add(open_source(f"{tmp_path}/*.npz").stamp())
+    assert len(stamps) == 5
+
+
+def test_packed__several_files_that_do_not_go_together(tmp_path: Path) -> None:
+    _pack(tmp_path / "a.npz")
+    whole = dict(np.load(tmp_path / "a.npz"))
+    np.savez(tmp_path / "b.npz", allow_pickle=False, jpeg=whole["jpeg"], offset=whole["offset"])
+    with pytest.raises(
+        ValueError, match=r"1 of 2 packed files from .*a\.npz on have labels: expec"
+    ):
+        open_source(f"{tmp_path}/*.npz")
+    with pytest.raises(ValueError, match=r"b\.npz has no split 'val': choose one of train, val"):
+        open_source(f"{tmp_path}/*.npz:val")
+    with pytest.raises(ValueError, match=r"c\.npz: no such file"):
+        open_source(f"{tmp_path}/{{a,c}}.npz")
+    with pytest.raises(ValueError, match=r"x\*\.npz matches no files: expected packed files"):
+        open_source(f"{tmp_path}/x*.npz:val")
+    del whole["label"]
+    np.savez(tmp_path / "a.npz", allow_pickle=False, **whole)
+    source = open_source(f"{tmp_path}/*.npz")
+    assert [source.labels, source.name(1), source.name(7)] == [None, "n1.png", "b.npz, image 1"]
+    for name in "ab":
+        _pack(tmp_path / f"{name}.npz", split=np.zeros(6))
+    with pytest.raises(ValueError, match=r"a\.npz \(and 1 more\) has no images in its split val"):
+        open_source(f"{tmp_path}/*.npz:val")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the folder shared/data is not beside the project")

@@ -1,6 +1,7 @@
 """The samplers against their definitions: the published `paper`, the symmetric `even`."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -43,8 +44,9 @@ def test_masks__never_leak_and_never_repeat(sampler: MaskSampler) -> None:
         context, targets = _shown(masks, rows * columns)
         assert not (context & targets).any()
         assert (context.sum(1) == masks.context.shape[1]).all()
-        for block in masks.targets.unbind(1):
-            assert (block.sort(1).values.diff(dim=1) > 0).all()
+        for places in (masks.context, *masks.targets.unbind(1)):
+            assert places.dtype == torch.int64
+            assert (places.diff(dim=1) > 0).all()
 
 
 @pytest.mark.parametrize("sampler", ALL, ids=lambda s: f"{type(s).__name__}{s.grid}")
@@ -190,6 +192,52 @@ def test_even__equals_its_mirror_images(grid: tuple[int, int]) -> None:
             assert ((square - mirrored).abs() <= 5 * error + 1e-12).all()
 
 
+def test_even__equals_its_definition_in_loops() -> None:
+    """How often two patches are context, or targets of one block, together: 5 standard errors."""
+    rows, columns, images, rng = 6, 7, 20_000, random.Random(0)
+    sampler = EvenMasks((rows, columns))
+
+    def side(length: float, size: int) -> int:
+        return min(max(round(length), 1), size)
+
+    def placed(height: int, width: int) -> list[int]:
+        top, left = rng.randrange(rows - height + 1), rng.randrange(columns - width + 1)
+        return [
+            row * columns + column
+            for row in range(top, top + height)
+            for column in range(left, left + width)
+        ]
+
+    def target() -> list[int]:
+        area = rows * columns * rng.uniform(0.15, 0.2)
+        height = side(math.sqrt(area * rng.uniform(0.75, 1.5)), rows)
+        return placed(height, side(area / height, columns))
+
+    contexts, targets = [], []
+    while len(contexts) < images:
+        blocks = [target() for _ in range(4)]
+        scale = math.sqrt(rng.uniform(0.85, 1.0))
+        around = placed(side(scale * rows, rows), side(scale * columns, columns))
+        kept = sorted(set(around).difference(*blocks))
+        if len(kept) >= sampler.context and min(map(len, blocks)) >= sampler.targets:
+            contexts.append(rng.sample(kept, sampler.context))
+            targets.append([rng.sample(places, sampler.targets) for places in blocks])
+    plain = Masks(torch.tensor(contexts), torch.tensor(targets))
+
+    def together(places: torch.Tensor) -> torch.Tensor:
+        shown = torch.zeros(images, rows * columns).scatter(1, places, 1.0)
+        return (shown.T @ shown).double() / images
+
+    masks = sampler.sample(images, _generator())
+    for ours, theirs in (
+        (masks.context, plain.context),
+        *zip(masks.targets.unbind(1), plain.targets.unbind(1), strict=True),
+    ):
+        one, two = together(ours), together(theirs)
+        error = ((one * (1 - one) + two * (1 - two)) / images).sqrt()
+        assert ((one - two).abs() <= 5 * error + 1e-12).all()
+
+
 def test_even__same_lengths_and_distribution_at_any_batch_size() -> None:
     """Coverage from 8,192 images drawn at once and one by one."""
     sampler, images = EvenMasks((8, 8)), 8192
@@ -245,6 +293,27 @@ def test_random__hides_the_share_asked_for() -> None:
     assert ((share - 0.25).abs() < 5 * math.sqrt(0.25 * 0.75 / 2000)).all()
 
 
+def test_random__every_choice_is_equally_likely() -> None:
+    """χ² over the 20 ways to show 3 of 6 patches, at p > 1e-6."""
+    images = 20_000
+    masks = RandomMasks((2, 3), mask_ratio=0.5).sample(images, _generator())
+    _, counts = masks.context.unique(dim=0, return_counts=True)
+    assert len(counts) == 20
+    chi2 = ((counts - images / 20) ** 2 / (images / 20)).sum()
+    assert chi2 < 63.7  # the 1 − 1e-6 quantile with 19 degrees of freedom
+
+
 def test_random__nothing_visible_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves 0 of 16 patches visible"):
         RandomMasks((4, 4), mask_ratio=0.99)
+
+
+@pytest.mark.gpu
+def test_even__never_waits_for_the_device() -> None:
+    sampler, generator = EvenMasks((14, 14)), torch.Generator("cuda").manual_seed(0)
+    sampler.sample(64, generator)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sampler.sample(64, generator)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from flexpredict.model.blocks import gather
 from flexpredict.model.draws import ChunkPart, Draws
 from flexpredict.model.masking import Masks
 from flexpredict.model.positions import StochasticPositions, sincos_positions
 from flexpredict.model.predictor import Predictor
-from flexpredict.model.vit import gather
 
 D, P = 12, 8
 

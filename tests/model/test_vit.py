@@ -32,7 +32,7 @@ def _small(**options: object) -> Encoder:
 
 def test_patch_embedding__equals_the_convolution() -> None:
     encoder, images = _small(), torch.randn(2, 3, 16, 16)
-    ours = encoder.patch_embed(images)
+    ours = encoder.patch_embed(patchify(images, 4))
     theirs = encoder.patch_embed.proj(images).flatten(2).transpose(1, 2)
     torch.testing.assert_close(ours, theirs)
 

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from flexpredict.model.blocks import gather
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.model.positions import StochasticPositions
 from flexpredict.model.predictor import Predictor
-from flexpredict.model.vit import Encoder, gather
+from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.views import View
 

@@ -5,13 +5,14 @@ import torch
 
 from flexpredict.model.masking import EvenMasks, MaskSampler, PaperMasks
 from flexpredict.objective.views import View
-from flexpredict.train.chunks import views_of
+from flexpredict.train.chunks import Chunks
 
 CPU = torch.device("cpu")
 
 
 def _views(sampler: MaskSampler, place: int, count: int, epoch: int = 2) -> list[View]:
-    return views_of(sampler, epoch, place, count, seed=1, chunk_size=12, device=CPU)
+    chunks = Chunks(sampler, seed=1, chunk_size=12)
+    return chunks.views(chunks.plans(epoch, place, count), CPU)
 
 
 def _per_image(views: list[View]) -> list[tuple[list[int], list[list[int]], float]]:
@@ -46,6 +47,7 @@ def test_views__paper_chunks_have_lengths_of_their_own_and_even_ones_join() -> N
 def test_views__differ_between_epochs_chunks_and_seeds() -> None:
     sampler = EvenMasks((8, 8))
     images = _per_image(_views(sampler, 0, 24)) + _per_image(_views(sampler, 0, 24, epoch=3))
-    images += _per_image(views_of(sampler, 2, 0, 24, seed=2, chunk_size=12, device=CPU))
+    other = Chunks(sampler, seed=2, chunk_size=12)
+    images += _per_image(other.views(other.plans(2, 0, 24), CPU))
     assert len({noise for _, _, noise in images}) == 72
     assert len({str(targets) for _, targets, _ in images}) == 72

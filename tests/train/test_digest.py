@@ -18,7 +18,7 @@ from flexpredict.config import Settings, settings_from
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
 from flexpredict.data.sources import open_source
-from flexpredict.train.chunks import views_of
+from flexpredict.train.chunks import Chunks
 
 SETTINGS = {
     "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "steps": 12,
@@ -34,8 +34,13 @@ def _seen(
     sampler = build.build_sampler(settings, (8, 8))
     assert settings.steps is not None
     steps = range(first, settings.steps)
+    chunks = Chunks(sampler, settings.seed, settings.chunk_size)
     streams = [
-        loader.load(build.build_batches(settings, source, rank, world), steps, workers=workers)
+        loader.load(
+            build.build_batches(settings, source, rank, world, beside=chunks),
+            steps,
+            workers=workers,
+        )
         for rank in range(world)
     ]
     digests = []
@@ -44,17 +49,9 @@ def _seen(
         for batch in parts:
             images.append(augment_batch(batch.images, batch.draws))
             indices.append(batch.indices)
-            views = views_of(
-                sampler,
-                batch.epoch,
-                batch.place,
-                len(batch.images),
-                seed=settings.seed,
-                chunk_size=settings.chunk_size,
-                device=torch.device("cpu"),
-            )
-            for view in views:
-                both = torch.cat([view.masks.context, view.masks.targets.flatten(1)], dim=1)
+            (plans,) = batch.beside
+            for plan in plans:
+                both = torch.cat([plan.context, plan.targets.flatten(1)], dim=1)
                 masks += [row.numpy().tobytes() for row in both]
         digest = hashlib.sha256(torch.cat(images).numpy().tobytes())
         digest.update(torch.cat(indices).numpy().tobytes())

@@ -12,9 +12,10 @@ from flexpredict.data.sources.layouts import LAYOUTS, open_layout
 from flexpredict.data.sources.listing import SUFFIXES as LIST_SUFFIXES
 from flexpredict.data.sources.listing import ListSource
 from flexpredict.data.sources.memory import MemorySource
+from flexpredict.data.sources.named import open_named
 from flexpredict.data.sources.packed import PackedSource
 from flexpredict.data.sources.scenes import SCENE_SETS, scene_count, scene_images
-from flexpredict.data.sources.shards import ShardSource, shard_paths
+from flexpredict.data.sources.shards import ShardSource, expand, shard_paths
 
 __all__ = [
     "LAYOUTS",
@@ -44,7 +45,11 @@ def open_source(
     labels; tar shards as `train.tar`, `train-{000..012}.tar`, `shards/*.tar` or a folder of them;
     an array.
     `scenes` (or `scenes:COUNT`) are the embedded training scenes and `scenes-test` the test ones,
-    rendered at `image_size`. `FILE.npz` is a packed file, `FILE.npz:train` one of its splits.
+    rendered at `image_size`. `FILE.npz` is a packed file, `FILE.npz:train` one of its splits;
+    `part{A,B}.npz` and `part*.npz` are several files as one.
+    `tiny-imagenet`, `imagenette-sample`, `clevr-like` (each also with `:train`, `:val`) and
+    `davis-sample` lie in the folder that FLEXPREDICT_DATA names; a folder that is called so is
+    written `./tiny-imagenet`, or given as a `Path`.
     With a `layout`, `spec` is the root of a published data set and `split` is train or test; the
     layouts of the embedded scenes (`scenes-count`, …) need no root.
     """
@@ -64,10 +69,12 @@ def open_source(
             return scene_images(
                 name, count=scene_count(str(spec)), size=image_size, progress=progress
             )
+        if isinstance(spec, str) and (named := open_named(spec)) is not None:
+            return named
         path, _, part = str(spec).partition(".npz:")
         if part or str(spec).endswith(".npz"):
             file = Path(f"{path.removesuffix('.npz')}.npz").expanduser()
-            return PackedSource(file, part or None)
+            return PackedSource(expand(file, "packed files"), part or None)
         folder = Path(spec).expanduser()
         if folder.suffix.lower() in LIST_SUFFIXES and not folder.is_dir():
             return ListSource(folder)

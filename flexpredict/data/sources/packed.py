@@ -1,4 +1,4 @@
-"""Many small images in one .npz file: encoded images end to end, with offsets, labels and splits.
+"""Many small images in .npz files: encoded images end to end, with offsets, labels and splits.
 
 jpeg    uint8, all files end to end; image i is jpeg[offset[i] : offset[i + 1]]
 offset  int64, one more than there are images
@@ -7,9 +7,11 @@ split   0 for training and 1 for testing, optional
 name    file names, optional
 """
 
+import os
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,70 +20,98 @@ from flexpredict.data.sources.files import stamp_of_files
 
 SPLITS = {"train": 0, "val": 1}
 
+_Arrays = dict[str, NDArray[Any]]
+
 
 class PackedSource:
-    """The images of a packed file, or those of one of its splits."""
+    """The images of a packed file, or of several in sorted order; or those of one split."""
 
-    def __init__(self, path: Path, split: str | None = None) -> None:
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file")
+    def __init__(self, paths: Path | list[Path], split: str | None = None) -> None:
+        self.paths = [paths] if isinstance(paths, Path) else sorted(paths)
+        for path in self.paths:
+            if not path.is_file():
+                raise ValueError(f"{path}: no such file")
         # Taken before reading: a file changed meanwhile is then read again, not taken for known.
-        self._stamp = f"{stamp_of_files(path.parent, [path.name])}:{split or ''}"
-        try:
-            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files if name != "bbox"}
-        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
-        if not {"jpeg", "offset"} <= set(arrays):
-            raise ValueError(
-                f"{path} is no packed file of images: expected arrays jpeg and offset, "
-                f"found {', '.join(arrays) or 'none'}"
-            )
-        self.path = path
-        self._bytes, self._offset = arrays["jpeg"], arrays["offset"].astype(np.int64)
-        offset = self._offset
-        if not len(offset) or offset[-1] != len(self._bytes) or (np.diff(offset) < 0).any():
-            raise ValueError(
-                f"{path} is damaged: its offsets do not fit its {len(self._bytes)} bytes"
-            )
-        count = len(offset) - 1
-        for name in ("label", "split", "name"):
-            if name in arrays and len(arrays[name]) != count:
-                raise ValueError(
-                    f"{path} is damaged: it has {count} images, but {len(arrays[name])} entries "
-                    f"in {name}"
-                )
-        self._rows = np.arange(count)
-        if split is not None:
-            if split not in SPLITS or "split" not in arrays:
-                raise ValueError(
-                    f"{path} has no split {split!r}: choose one of {', '.join(SPLITS)}"
-                )
-            self._rows = np.flatnonzero(arrays["split"] == SPLITS[split])
-        if not len(self._rows):
-            raise ValueError(f"{path} has no images" + (f" in its split {split}" if split else ""))
-        self._names = arrays.get("name")
+        places = [path.absolute() for path in self.paths]
+        root = Path(os.path.commonpath([place.parent for place in places]))
+        names = [str(place.relative_to(root)) for place in places]
+        self._stamp = f"{stamp_of_files(root, names)}:{split or ''}"
+        files = [_read(path) for path in self.paths]
+        rows = [_rows(path, file, split) for path, file in zip(self.paths, files, strict=True)]
+        self._file = np.repeat(np.arange(len(files)), [len(some) for some in rows])
+        self._rows = np.concatenate(rows)
+        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        if not len(self):
+            part = f" in its split {split}" if split else ""
+            raise ValueError(f"{self.paths[0]}{more} has no images{part}")
+        self._bytes = [file["jpeg"] for file in files]
+        self._offset = [file["offset"] for file in files]
+        self._names = [file.get("name") for file in files]
         self.labels: NDArray[np.int64] | None = None
         self.classes: list[str] = []
-        if "label" in arrays:
+        labels = [file["label"] for file in files if "label" in file]
+        if labels and len(labels) < len(files):
+            raise ValueError(
+                f"{len(labels)} of {len(files)} packed files from {self.paths[0]} on have labels: "
+                f"expected them in all or in none"
+            )
+        if labels:
             # One part of a larger set has some of its labels: they are numbered anew, by value.
-            known, labels = np.unique(arrays["label"], return_inverse=True)
-            self.labels = labels[self._rows].astype(np.int64)
+            known = np.unique(np.concatenate(labels))
+            chosen = [label[some] for label, some in zip(labels, rows, strict=True)]
+            self.labels = np.searchsorted(known, np.concatenate(chosen)).astype(np.int64)
             self.classes = [str(label) for label in known]
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def read(self, index: int) -> bytes:
-        row = self._rows[index]
-        return self._bytes[self._offset[row] : self._offset[row + 1]].tobytes()
+        file, row = self._file[index], self._rows[index]
+        offset = self._offset[file]
+        return self._bytes[file][offset[row] : offset[row + 1]].tobytes()
 
     def name(self, index: int) -> str:
-        row = int(self._rows[index])
-        if self._names is None:
-            return f"{self.path.name}, image {row}"
-        name = self._names[row]
+        file, row = self._file[index], int(self._rows[index])
+        names = self._names[file]
+        if names is None:
+            return f"{self.paths[file].name}, image {row}"
+        name = names[row]
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def stamp(self) -> str | None:
         return self._stamp
+
+
+def _read(path: Path) -> _Arrays:
+    """The arrays of a packed file, which fit one another."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files if name != "bbox"}
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
+    if not {"jpeg", "offset"} <= set(arrays):
+        raise ValueError(
+            f"{path} is no packed file of images: expected arrays jpeg and offset, "
+            f"found {', '.join(arrays) or 'none'}"
+        )
+    arrays["offset"] = offset = arrays["offset"].astype(np.int64)
+    size = len(arrays["jpeg"])
+    if not len(offset) or offset[-1] != size or (np.diff(offset) < 0).any():
+        raise ValueError(f"{path} is damaged: its offsets do not fit its {size} bytes")
+    count = len(offset) - 1
+    for name in ("label", "split", "name"):
+        if name in arrays and len(arrays[name]) != count:
+            raise ValueError(
+                f"{path} is damaged: it has {count} images, but {len(arrays[name])} entries "
+                f"in {name}"
+            )
+    return arrays
+
+
+def _rows(path: Path, arrays: _Arrays, split: str | None) -> NDArray[np.int64]:
+    """Which images of a file are in the split."""
+    if split is None:
+        return np.arange(len(arrays["offset"]) - 1)
+    if split not in SPLITS or "split" not in arrays:
+        raise ValueError(f"{path} has no split {split!r}: choose one of {', '.join(SPLITS)}")
+    return np.flatnonzero(arrays["split"] == SPLITS[split])

@@ -36,22 +36,26 @@ _BLOCK = 512
 
 
 class ShardSource:
-    """The images in some tar files: those of the first shard, then those of the next."""
+    """The images in some tar files: those of the first shard, then those of the next.
 
-    def __init__(self, paths: list[Path]) -> None:
+    within: how the names of the images that are meant begin, such as `train/`.
+    """
+
+    def __init__(self, paths: list[Path], within: str = "") -> None:
         _check_shards(paths)
         paths = [path.absolute() for path in paths]
         self.root = Path(os.path.commonpath([path.parent for path in paths]))
         self.shards = [str(path.relative_to(self.root)) for path in paths]
         # Taken before reading: shards changed meanwhile are then read again, not taken for known.
         names = [CLASSES] if (self.root / CLASSES).is_file() else []
-        self._stamp = stamp_of_files(self.root, [*self.shards, *names])
+        self._stamp = stamp_of_files(self.root, [*self.shards, *names]) + within
         index = _Index()
         for number, path in enumerate(paths):
-            _add_shard(index, number, path)
+            _add_shard(index, number, path, within)
         if not index.size:
             kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
-            raise ValueError(f"there are no images in {_called(paths)}: expected {kinds}")
+            below = f" below {within}" if within else ""
+            raise ValueError(f"there are no images in {_called(paths)}{below}: expected {kinds}")
         self._shard = np.array(index.shard, dtype=np.int32)
         self._offset = np.array(index.offset, dtype=np.int64)
         self._size = np.array(index.size, dtype=np.int64)
@@ -119,14 +123,20 @@ def shard_paths(spec: str) -> list[Path] | None:
         return _shards_in(path)
     if not spec.lower().endswith((".tar", *_COMPRESSED)):
         return None
+    return expand(path, "tar shards")
+
+
+def expand(path: Path, expected: str) -> list[Path]:
+    """The files that a pattern names, `part{A,B}.npz` or `part*.npz`; else the path itself."""
+    spec = str(path)
     if path.exists():
         return [path]
     if "{" in spec:
-        return [Path(name) for name in _expand_braces(str(path))]
+        return [Path(name) for name in _expand_braces(spec)]
     if any(letter in spec for letter in "*?["):
-        found = sorted(glob(str(path), recursive=True))
+        found = sorted(glob(spec, recursive=True))
         if not found:
-            raise ValueError(f"{spec} matches no files: expected tar shards")
+            raise ValueError(f"{spec} matches no files: expected {expected}")
         return [Path(name) for name in found]
     return [path]
 
@@ -227,15 +237,15 @@ def _named_classes(path: Path, labels: list[str]) -> tuple[NDArray[np.int64], li
     return numbers, names
 
 
-def _add_shard(index: _Index, number: int, path: Path) -> None:
+def _add_shard(index: _Index, number: int, path: Path, within: str) -> None:
     samples: dict[str, dict[str, _Member]] = {}
     descriptor = os.open(path, os.O_RDONLY)
     try:
         for member in _members(path):
             folder, _, file = member.name.rpartition("/")
             stem, _, kind = file.partition(".")
-            if not stem:  # hidden files, such as the notes of macOS
-                continue
+            if not stem or not member.name.startswith(within):
+                continue  # hidden files, such as the notes of macOS; those that are not meant
             sample = samples.setdefault(f"{folder}/{stem}", {})
             if sample.setdefault(kind.lower(), member) is not member:
                 raise ValueError(f"{path} holds {member.name} twice: expected it once")

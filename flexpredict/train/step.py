@@ -1,0 +1,84 @@
+"""One training step: forward, backward, optimiser, moving average. Nothing waits for the device."""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from flexpredict.engine import precision
+from flexpredict.objective.views import View
+from flexpredict.train.graphs import Graphed
+
+
+class Objective(Protocol):
+    """What the step needs of an objective, beside being a module that gives a loss."""
+
+    def update_target(self, momentum: float) -> None: ...
+
+
+class Step:
+    """Computes steps of an objective. `parts` are micro-batches, one after the other.
+
+    graph: forward and backward of each micro-batch are one CUDA graph.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        clip_grad: float = 0.0,
+        world: int = 1,
+        graph: bool = False,
+    ) -> None:
+        self.objective, self.optimizer = objective, optimizer
+        self.device, self.dtype, self.clip_grad = device, dtype, clip_grad
+        self.scaler = precision.grad_scaler(device, dtype)
+        self._model = objective if world == 1 else DistributedDataParallel(objective)
+        self._trained = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parts = 1
+        self._graphed = Graphed(self._backward, self._trained) if graph else None
+
+    def __call__(
+        self,
+        images: Tensor,
+        parts: Sequence[Sequence[View]],
+        momentum: float,
+        *,
+        measure: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The mean loss of a batch and, if asked or clipped, the norm of its gradient."""
+        self._parts, micro = len(parts), len(images) // len(parts)
+        loss = torch.zeros((), device=self.device)
+        for place, views in enumerate(parts):
+            some = images[place * micro : (place + 1) * micro]
+            loss += self._compute(some, views, last=place == len(parts) - 1)
+        gradient = None
+        if self.clip_grad or measure:
+            self.scaler.unscale_(self.optimizer)
+            gradient = nn.utils.clip_grad_norm_(self._trained, self.clip_grad or math.inf)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=self._graphed is None)
+        self.objective.update_target(momentum)  # type: ignore[operator]
+        return loss, gradient
+
+    def _compute(self, images: Tensor, views: Sequence[View], *, last: bool) -> Tensor:
+        if self._graphed is not None:
+            return self._graphed(images, views)
+        waiting = isinstance(self._model, DistributedDataParallel) and not last
+        with self._model.no_sync() if waiting else nullcontext():  # type: ignore[operator]
+            return self._backward(images, views)
+
+    def _backward(self, images: Tensor, views: Sequence[View]) -> Tensor:
+        with precision.autocast(self.device, self.dtype):
+            loss: Tensor = self._model(images, views)
+        loss = loss / self._parts
+        self.scaler.scale(loss).backward()
+        return loss.detach()
