@@ -6,7 +6,7 @@ batches are cropped there too. The crops are the same boxes of the same images i
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
-from warnings import catch_warnings
+from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 import torch
@@ -120,6 +120,7 @@ class OnDevice:
         self._alike = bool((sizes == sizes[0]).all())
         self._crop = crop_batch
         if self._alike and self.device.type == "cuda":  # one shape for good: worth compiling
+            filterwarnings("ignore", "TensorFloat32 tensor cores")  # too coarse for grey levels
             self._crop = torch.compile(crop_batch, dynamic=False)
 
     def crop(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:

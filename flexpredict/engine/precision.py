@@ -1,5 +1,6 @@
 """In which number format a step is computed. Weights are always float32."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -84,6 +85,8 @@ def compile_parts(objective: nn.Module) -> None:
     torch._dynamo.config.accumulated_recompile_limit = max(
         4096, torch._dynamo.config.accumulated_recompile_limit
     )
+    # Float32 products are asked for where they are made: no need to hear of TF32.
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
     for part in objective.modules():
         if isinstance(part, Block):
             part.part = torch.compile(part.part, dynamic=False)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Attention over sequences so short that all keys fit into one tile, as Triton kernels for GPUs.
+"""Attention over sequences so short that all keys fit into registers, as Triton kernels for GPUs.
 
 Kernels for long sequences walk over keys in tiles and keep their sums straight; a ViT's sequences
 of some dozens of patches need none of that. Here one program sees all keys of a head at once, reads
@@ -20,6 +20,7 @@ except ImportError:
     triton = None
 
 _LONGEST = 128  # tokens: with more, library kernels are faster
+_TILE = 64
 _WIDEST = 128  # of a head
 _LOG2_E = 1.4426950408889634
 
@@ -39,65 +40,141 @@ def _room(count: int, least: int) -> int:
 if triton is not None:
 
     @triton.jit
+    def _tile(
+        at, first, tokens, step, WIDTH: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr
+    ):
+        """Rows [first, first + COUNT) of a head; zeros beyond its tokens and its width."""
+        row = first + tl.arange(0, COUNT)
+        place = tl.arange(0, WIDE)
+        there = (row[:, None] < tokens) & (place[None, :] < WIDTH)
+        return tl.load(at + row[:, None] * step + place[None, :], mask=there, other=0.0)
+
+    @triton.jit
+    def _put(
+        at, first, tokens, step, value,
+        WIDTH: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr,
+    ):  # fmt: skip
+        row = first + tl.arange(0, COUNT)
+        place = tl.arange(0, WIDE)
+        there = (row[:, None] < tokens) & (place[None, :] < WIDTH)
+        value = value.to(at.dtype.element_ty)
+        tl.store(at + row[:, None] * step + place[None, :], value, mask=there)
+
+    @triton.jit
+    def _scores(q, k, first, tokens, scale, COUNT: tl.constexpr):
+        known = first + tl.arange(0, COUNT) < tokens
+        return tl.where(known[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+
+    @triton.jit
     def _forward(
         qkv, out, lse, tokens, scale,
         HEADS: tl.constexpr, WIDTH: tl.constexpr,
-        ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
+        A: tl.constexpr, B: tl.constexpr, WIDE: tl.constexpr,
     ):  # fmt: skip
+        """A query tile of A rows against keys in tiles of A and, if there are more, of B."""
         head, image = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
-        row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-        key = tl.arange(0, KEYS)
-        place = tl.arange(0, WIDE)
-        step = 3 * HEADS * WIDTH
+        first, dim = tl.program_id(1) * A, HEADS * WIDTH
+        step = 3 * dim
         start = qkv + image.to(tl.int64) * tokens * step + head * WIDTH
-        inside, known = place < WIDTH, key < tokens
-        asked = (row[:, None] < tokens) & inside[None, :]
-        there = known[:, None] & inside[None, :]
-        q = tl.load(start + row[:, None] * step + place[None, :], mask=asked, other=0.0)
-        at = start + key[:, None] * step + place[None, :]
-        k = tl.load(at + HEADS * WIDTH, mask=there, other=0.0)
-        v = tl.load(at + 2 * HEADS * WIDTH, mask=there, other=0.0)
-        score = tl.dot(q, tl.trans(k)) * scale
-        score = tl.where(known[None, :], score, float("-inf"))
+        q = _tile(start, first, tokens, step, WIDTH, A, WIDE)
+        k = _tile(start + dim, 0, tokens, step, WIDTH, A, WIDE)
+        v = _tile(start + 2 * dim, 0, tokens, step, WIDTH, A, WIDE)
+        score = _scores(q, k, 0, tokens, scale, A)
         highest = tl.max(score, 1)
+        if B > 0:
+            k = _tile(start + dim, A, tokens, step, WIDTH, B, WIDE)
+            other = _scores(q, k, A, tokens, scale, B)
+            highest = tl.maximum(highest, tl.max(other, 1))
         weight = tl.exp2(score - highest[:, None])
         total = tl.sum(weight, 1)
-        mixed = tl.dot(weight.to(v.dtype), v) / total[:, None]
-        to = out + image.to(tl.int64) * tokens * HEADS * WIDTH + head * WIDTH
-        to = to + row[:, None] * (HEADS * WIDTH) + place[None, :]
-        tl.store(to, mixed.to(v.dtype), mask=asked)
+        mixed = tl.dot(weight.to(v.dtype), v)
+        if B > 0:
+            v = _tile(start + 2 * dim, A, tokens, step, WIDTH, B, WIDE)
+            weight = tl.exp2(other - highest[:, None])
+            total += tl.sum(weight, 1)
+            mixed += tl.dot(weight.to(v.dtype), v)
+        to = out + image.to(tl.int64) * tokens * dim + head * WIDTH
+        _put(to, first, tokens, dim, mixed / total[:, None], WIDTH, A, WIDE)
+        row = first + tl.arange(0, A)
         tl.store(lse + tl.program_id(0) * tokens + row, highest + tl.log2(total), mask=row < tokens)
 
     @triton.jit
-    def _backward(
-        qkv, out, lse, gradient, to, tokens, scale, exponent_scale,
-        HEADS: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
-    ):  # fmt: skip
-        head, image = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
-        key = tl.arange(0, KEYS)
-        place = tl.arange(0, WIDE)
-        dim = HEADS * WIDTH
-        known = key < tokens
-        there = known[:, None] & (place < WIDTH)[None, :]
-        inner = image.to(tl.int64) * tokens * 3 * dim + head * WIDTH
-        at = inner + key[:, None] * (3 * dim) + place[None, :]
-        q = tl.load(qkv + at, mask=there, other=0.0)
-        k = tl.load(qkv + at + dim, mask=there, other=0.0)
-        v = tl.load(qkv + at + 2 * dim, mask=there, other=0.0)
-        outer = image.to(tl.int64) * tokens * dim + head * WIDTH
-        outer = outer + key[:, None] * dim + place[None, :]
-        g = tl.load(gradient + outer, mask=there, other=0.0)
-        o = tl.load(out + outer, mask=there, other=0.0)
-        norm = tl.load(lse + tl.program_id(0) * tokens + key, mask=known, other=0.0)
-        delta = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
-        score = tl.dot(q, tl.trans(k)) * exponent_scale
-        weight = tl.exp2(score - norm[:, None])
-        weight = tl.where(known[None, :] & known[:, None], weight, 0.0)
-        tl.store(to + at + 2 * dim, tl.dot(tl.trans(weight.to(g.dtype)), g).to(g.dtype), mask=there)
+    def _pair(q, k, v, g, norm, delta, first, tokens, scale, log_scale, COUNT: tl.constexpr):
+        """Weights of a query tile on a key tile, and the slope of the loss by their scores."""
+        weight = tl.exp2(_scores(q, k, first, tokens, log_scale, COUNT) - norm[:, None])
         slope = weight * (tl.dot(g, tl.trans(v)) - delta[:, None]) * scale
-        slope = slope.to(g.dtype)
-        tl.store(to + at, tl.dot(slope, k).to(g.dtype), mask=there)
-        tl.store(to + at + dim, tl.dot(tl.trans(slope), q).to(g.dtype), mask=there)
+        return weight.to(g.dtype), slope.to(g.dtype)
+
+    @triton.jit
+    def _beside(
+        out, lse, gradient, first, tokens, dim, WIDTH, COUNT: tl.constexpr, WIDE: tl.constexpr
+    ):
+        """What the backward needs of a query tile beside its queries."""
+        g = _tile(gradient, first, tokens, dim, WIDTH, COUNT, WIDE)
+        o = _tile(out, first, tokens, dim, WIDTH, COUNT, WIDE)
+        row = first + tl.arange(0, COUNT)
+        # Rows that are not there weigh nothing: 2 to the power of minus infinity.
+        norm = tl.load(lse + row, mask=row < tokens, other=float("inf"))
+        return g, norm, tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
+
+    @triton.jit
+    def _backward(
+        qkv, out, lse, gradient, to, tokens, scale, log_scale,
+        HEADS: tl.constexpr, WIDTH: tl.constexpr,
+        A: tl.constexpr, B: tl.constexpr, WIDE: tl.constexpr,
+    ):  # fmt: skip
+        """All of a head: tiles of A and, if there are more tokens, of B, each against each."""
+        head, image = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
+        dim = HEADS * WIDTH
+        step = 3 * dim
+        start = image.to(tl.int64) * tokens * step + head * WIDTH
+        outer = image.to(tl.int64) * tokens * dim + head * WIDTH
+        qkv, to, out, gradient = qkv + start, to + start, out + outer, gradient + outer
+        lse = lse + tl.program_id(0) * tokens
+        qa = _tile(qkv, 0, tokens, step, WIDTH, A, WIDE)
+        ka = _tile(qkv + dim, 0, tokens, step, WIDTH, A, WIDE)
+        va = _tile(qkv + 2 * dim, 0, tokens, step, WIDTH, A, WIDE)
+        ga, norm_a, delta_a = _beside(out, lse, gradient, 0, tokens, dim, WIDTH, A, WIDE)
+        weight, slope = _pair(qa, ka, va, ga, norm_a, delta_a, 0, tokens, scale, log_scale, A)
+        dq = tl.dot(slope, ka)
+        dk = tl.dot(tl.trans(slope), qa)
+        dv = tl.dot(tl.trans(weight), ga)
+        if B > 0:
+            kb = _tile(qkv + dim, A, tokens, step, WIDTH, B, WIDE)
+            vb = _tile(qkv + 2 * dim, A, tokens, step, WIDTH, B, WIDE)
+            weight, slope = _pair(qa, kb, vb, ga, norm_a, delta_a, A, tokens, scale, log_scale, B)
+            dq += tl.dot(slope, kb)
+            dkb = tl.dot(tl.trans(slope), qa)
+            dvb = tl.dot(tl.trans(weight), ga)
+            _put(to, 0, tokens, step, dq, WIDTH, A, WIDE)
+            qb = _tile(qkv, A, tokens, step, WIDTH, B, WIDE)
+            gb, norm_b, delta_b = _beside(out, lse, gradient, A, tokens, dim, WIDTH, B, WIDE)
+            weight, slope = _pair(qb, ka, va, gb, norm_b, delta_b, 0, tokens, scale, log_scale, A)
+            dqb = tl.dot(slope, ka)
+            dk += tl.dot(tl.trans(slope), qb)
+            dv += tl.dot(tl.trans(weight), gb)
+            weight, slope = _pair(qb, kb, vb, gb, norm_b, delta_b, A, tokens, scale, log_scale, B)
+            dqb += tl.dot(slope, kb)
+            dkb += tl.dot(tl.trans(slope), qb)
+            dvb += tl.dot(tl.trans(weight), gb)
+            _put(to, A, tokens, step, dqb, WIDTH, B, WIDE)
+            _put(to + dim, A, tokens, step, dkb, WIDTH, B, WIDE)
+            _put(to + 2 * dim, A, tokens, step, dvb, WIDTH, B, WIDE)
+        else:
+            _put(to, 0, tokens, step, dq, WIDTH, A, WIDE)
+        _put(to + dim, 0, tokens, step, dk, WIDTH, A, WIDE)
+        _put(to + 2 * dim, 0, tokens, step, dv, WIDTH, A, WIDE)
+
+
+def _warps(width: int) -> int:
+    return 8 if width > 64 else 4
+
+
+def _tiles(tokens: int) -> tuple[int, int]:
+    """How many rows the two tiles hold: powers of two, the second 0 where one is enough."""
+    if tokens <= _TILE:
+        return _room(tokens, 16), 0
+    return _TILE, _room(tokens - _TILE, 16)
 
 
 @torch.library.custom_op("flexpredict::short_attention", mutates_args=())
@@ -108,12 +185,10 @@ def _attention(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     qkv = qkv.contiguous()
     out = qkv.new_empty(batch, tokens, dim)
     lse = qkv.new_empty(batch * heads, tokens, dtype=torch.float32)
-    keys = _room(tokens, 16)
-    rows = min(keys, 64)
-    _forward[(batch * heads, -(-tokens // rows))](
+    a, b = _tiles(tokens)
+    _forward[(batch * heads, -(-tokens // a))](
         qkv, out, lse, tokens, width**-0.5 * _LOG2_E,
-        HEADS=heads, WIDTH=width, ROWS=rows, KEYS=keys, WIDE=_room(width, 16),
-        num_warps=8 if rows * keys > 64 * 128 else 4,
+        HEADS=heads, WIDTH=width, A=a, B=b, WIDE=_room(width, 16), num_warps=_warps(width),
     )  # fmt: skip
     return out, lse
 
@@ -129,11 +204,10 @@ def _(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 def _gradient(qkv: Tensor, out: Tensor, lse: Tensor, gradient: Tensor, heads: int) -> Tensor:
     batch, tokens, three = qkv.shape
     width = three // 3 // heads
-    to, keys = torch.empty_like(qkv), _room(tokens, 16)
+    to, (a, b) = torch.empty_like(qkv), _tiles(tokens)
     _backward[(batch * heads,)](
         qkv, out, lse, gradient.contiguous(), to, tokens, width**-0.5, width**-0.5 * _LOG2_E,
-        HEADS=heads, WIDTH=width, KEYS=keys, WIDE=_room(width, 16),
-        num_warps=8 if keys > 64 else 4,
+        HEADS=heads, WIDTH=width, A=a, B=b, WIDE=_room(width, 16), num_warps=_warps(width),
     )  # fmt: skip
     return to
 

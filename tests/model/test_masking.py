@@ -309,6 +309,7 @@ def test_random__nothing_visible_is_refused() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_even__never_waits_for_the_device() -> None:
     sampler, generator = EvenMasks((14, 14)), torch.Generator("cuda").manual_seed(0)
     sampler.sample(64, generator)

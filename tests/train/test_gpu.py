@@ -9,14 +9,21 @@ import pytest
 import torch
 
 import flexpredict as fp
+from flexpredict import build
+from flexpredict.config import settings_from
+from flexpredict.data.loader import Batches, Order, hold, load
 from flexpredict.data.sources import MemorySource
+from flexpredict.engine import optim
+from flexpredict.model import short_attention
+from flexpredict.train.chunks import Chunks
+from flexpredict.train.step import Step
 
 pytestmark = pytest.mark.gpu
 
 SMALL: dict[str, Any] = {
     "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "chunk_size": 8,
     "steps": 30, "log_every": 1, "checkpoint_every": 10, "workers": 0, "lr": 2e-3, "ema": 0.9,
-    "positions": "sincos",
+    "positions": "sincos", "compile": False, "graph": False, "hold": "no",
 }  # fmt: skip
 
 
@@ -35,6 +42,75 @@ def test_cuda__losses_follow_the_cpu(
     fp.pretrain(pictures, tmp_path / "cpu", device="cpu", **SMALL)
     fp.pretrain(pictures, tmp_path / "gpu", device="cuda", **SMALL | {"precision": precision})
     np.testing.assert_allclose(_losses(tmp_path / "gpu"), _losses(tmp_path / "cpu"), rtol=rtol)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own, and it means to
+@pytest.mark.parametrize(
+    "fast", [{"graph": True}, {"hold": "device"}, {"compile": True, "graph": True}],
+    ids=["graph", "held", "compiled"],
+)  # fmt: skip
+def test_cuda__fast_ways_follow_the_plain_one(
+    fast: dict[str, Any], pictures: np.ndarray, tmp_path: Path
+) -> None:
+    settings = SMALL | {"positions": "stop", "augment": "crop-flip-gray-blur", "accumulate": 2}
+    fp.pretrain(pictures, tmp_path / "plain", device="cuda", **settings)
+    fp.pretrain(pictures, tmp_path / "fast", device="cuda", **settings | fast)
+    np.testing.assert_allclose(_losses(tmp_path / "fast"), _losses(tmp_path / "plain"), rtol=3e-2)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_cuda__steps_do_not_wait_for_the_device(pictures: np.ndarray) -> None:
+    """Images, masks and noise to loss, gradient, optimiser and moving average, without a pause."""
+    settings = settings_from(SMALL)
+    objective = build.build_objective(settings).to("cuda")
+    optimizer = torch.optim.AdamW(
+        optim.parameter_groups([objective.encoder, objective.predictor]), fused=True
+    )
+    device = torch.device("cuda")
+    compute = Step(objective, optimizer, device=device, dtype=torch.bfloat16)
+    chunks = Chunks(build.build_sampler(settings, objective.encoder.grid), 0, 8)
+    images = torch.from_numpy(pictures[:16]).permute(0, 3, 1, 2).cuda()
+    views = [chunks.views(plans, device) for plans in chunks(0, 0, 16)]
+    compute(images, views, 0.99, measure=True)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        compute(images, views, 0.99, measure=True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("tokens", [5, 18, 64, 91, 128])
+@pytest.mark.parametrize("width", [24, 32, 64, 80])
+def test_short_attention__is_attention(tokens: int, width: int) -> None:
+    torch.manual_seed(0)
+    heads = 3
+    qkv = torch.randn(4, tokens, 3 * heads * width, device="cuda").bfloat16().requires_grad_()
+    gradient = torch.randn(4, tokens, heads * width, device="cuda").bfloat16()
+    assert short_attention.usable(qkv, heads)
+    ours = short_attention.short_attention(qkv, heads)
+    ours.backward(gradient)
+    exact = qkv.detach().double().requires_grad_()
+    query, key, value = exact.unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4).unbind(0)
+    score = (query @ key.mT / width**0.5).softmax(-1)
+    theirs = (score @ value).transpose(1, 2).flatten(2)
+    theirs.backward(gradient.double())
+    assert qkv.grad is not None
+    assert exact.grad is not None
+    torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=1e-2)
+    torch.testing.assert_close(qkv.grad.double(), exact.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_held__crops_are_those_of_the_cpu(pictures: np.ndarray) -> None:
+    """To one grey level: products in float32 round otherwise where a half is near."""
+    order = Order(len(pictures), 32, seed=0)
+    for images in (pictures, pictures[:, :20, :31]):
+        streams = []
+        for device in ("cpu", "cuda"):
+            batches = Batches(MemorySource(images), order, image_size=(24, 16))
+            held = hold(batches, "device", torch.device(device))
+            streams.append([batch.images.cpu() for batch in load(held, range(3))])
+        for one, two in zip(*streams, strict=True):
+            assert (one.int() - two.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("masking", ["even", "paper"])
