@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexpredict import build
-from flexpredict.config import read_settings, settings_from
+from flexpredict.config import Settings, read_settings, settings_from
+from flexpredict.data.inspect import inspect
 from flexpredict.data.sources import Source, open_source
 from flexpredict.data.sources.davis import open_davis
 from flexpredict.data.sources.scene_videos import scene_video_folder
+from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate import frozen, results
@@ -30,6 +32,8 @@ from flexpredict.train.monitor import Tally
 
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
+
+_MEASURED = 2000  # images whose channels are measured, at most
 
 Encoders = Literal["target", "context", "untrained"]
 Data = str | Path | Source | NDArray[np.uint8]
@@ -69,11 +73,29 @@ def pretrain(
     with processes(device) as ranks:
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
+        chosen = _with_statistics(chosen, source, Path(out) / CONFIG)
         probe = None
         if chosen.probe_data is not None and ranks.is_main:
             labelled = open_source(chosen.probe_data, image_size=size, progress=progress)
             probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
         return loop.train(chosen, source, Path(out), ranks, resume=resume, probe=probe)
+
+
+def _with_statistics(settings: Settings, source: Source, before: Path) -> Settings:
+    """Mean and standard deviation of each channel, where nobody said and nobody can know them.
+
+    A run that goes on keeps those it began with. For three channels they are ImageNet's.
+    """
+    if settings.in_channels == 3 or settings.mean is not None or settings.std is not None:
+        return settings
+    if before.is_file() and (begun := read_settings(before)).in_channels == settings.in_channels:
+        return settings.model_copy(update={"mean": begun.mean, "std": begun.std})
+    rows = np.unique(np.linspace(0, len(source) - 1, _MEASURED).astype(np.int64))
+    found = inspect(SubsetSource(source, rows), channels=settings.in_channels, workers=1)
+    if found.mean is None or found.std is None:
+        return settings  # nothing can be decoded: training will say so
+    std = tuple(max(value, 1 / 255) for value in found.std)  # of one grey level at least
+    return settings.model_copy(update={"mean": tuple(found.mean), "std": std})
 
 
 def load(path: str | Path, encoder: Which = "target", device: str | None = None) -> Encoder:

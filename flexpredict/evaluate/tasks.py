@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flexpredict.data.sources import Progress, Source, open_source
+from flexpredict.data.sources.named import NAMES
 from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.data.transforms import RandomTransform, Transform
 from flexpredict.evaluate.labels import held_out
@@ -144,7 +145,7 @@ def open_task(
     if data is None:
         raise ValueError("no images were named: give --task, --data, or --train and --test")
     stem = _called(where)
-    if str(data).endswith(".npz"):
+    if str(data).endswith(".npz") or str(data) in NAMES:
         pair = [open_source(f"{data}:{split}") for split in ("train", "val")]
         return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
     root = Path(data).expanduser()

@@ -304,3 +304,22 @@ def test_signal__saves_and_exits_75(number: int, photos: Path, tmp_path: Path) -
         check=True, env=_environment(), capture_output=True,
     )  # fmt: skip
     _assert_same_run(whole, run)
+
+
+def test_channels__have_the_statistics_of_the_images(pictures: np.ndarray, tmp_path: Path) -> None:
+    """Unless they are three, or somebody says; a run that goes on keeps those it began with."""
+    five = np.concatenate([pictures, pictures[..., :2] // 2], axis=-1)
+    run = tmp_path / "run"
+    fp.pretrain(five, run, **SMALL | {"in_channels": 5, "steps": 3})
+    stored = read_settings(run / "config.yaml")
+    scaled = five.astype(float) / 255
+    np.testing.assert_allclose(stored.mean, scaled.mean((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(stored.std, scaled.std((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(fp.load(run).std.flatten().numpy(), stored.std, rtol=1e-6)
+    fp.pretrain(five[::-1] // 3, run, resume=True, **SMALL | {"in_channels": 5, "steps": 5})
+    assert read_settings(run / "config.yaml").mean == stored.mean
+    said = {"mean": (0.1,) * 5, "std": (1.0,) * 5}
+    fp.pretrain(five, tmp_path / "said", **SMALL | said | {"in_channels": 5, "steps": 1})
+    assert read_settings(tmp_path / "said" / "config.yaml").mean == said["mean"]
+    fp.pretrain(pictures, tmp_path / "rgb", **SMALL | {"steps": 1})
+    assert read_settings(tmp_path / "rgb" / "config.yaml").mean is None
