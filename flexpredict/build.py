@@ -6,6 +6,7 @@ from flexpredict.config import Settings
 from flexpredict.data.loader import Batches, Beside, Order
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Source
+from flexpredict.engine.estimate import Lengths, Workload, workload
 from flexpredict.engine.optim import Schedule
 from flexpredict.model.masking import Blocks, EvenMasks, Grid, MaskSampler, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions
@@ -13,6 +14,8 @@ from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import Encoder, create_encoder, shape_of
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
+
+_CHUNKS = 64  # whose masks are drawn to learn their lengths, where these vary
 
 
 def image_size(settings: Settings) -> tuple[int, int]:
@@ -136,6 +139,34 @@ def build_schedule(settings: Settings, steps_per_epoch: int) -> Schedule:
         weight_decay_final=settings.weight_decay_final,
         ema_start=settings.ema**ratio,
         ema_final=settings.ema_final**ratio,
+    )
+
+
+def build_workload(
+    settings: Settings, objective: IJepa | Mae | None = None, sampler: MaskSampler | None = None
+) -> Workload:
+    """What a step of these settings has to compute and to hold; no weights are made for it."""
+    if objective is None:
+        with torch.device("meta"):
+            objective = build_objective(settings)
+    sampler = sampler or build_sampler(settings, objective.encoder.grid)
+    generator = torch.Generator().manual_seed(settings.seed)
+    varied = isinstance(sampler, PaperMasks)
+    masks = [
+        sampler.sample(settings.chunk_size if varied else 1, generator)
+        for _ in range(_CHUNKS if varied else 1)
+    ]
+    alike = not varied or settings.batch_size // settings.accumulate <= settings.chunk_size
+    target = objective.target_encoder if isinstance(objective, IJepa) else None
+    return workload(
+        objective.encoder,
+        objective.predictor,
+        blocks=masks[0].targets.shape[1],
+        lengths=[Lengths(one.context.shape[1], one.targets.shape[2]) for one in masks],
+        chunk_size=settings.chunk_size,
+        followed=sum(p.numel() for p in target.parameters()) if target is not None else 0,
+        # See IJepa.forward.
+        asked_only=alike and settings.target_layers == 1 and settings.low_resolution is None,
     )
 
 

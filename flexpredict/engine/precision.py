@@ -1,7 +1,7 @@
 """In which number format a step is computed. Weights are always float32."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -74,11 +74,14 @@ def ways(
     return compiled, graph and dtype != torch.float16  # a loss scale changes from step to step
 
 
-def compile_parts(objective: nn.Module) -> None:
+def compile_parts(objective: nn.Module, *, varying: bool = False) -> None:
     """Compiles every block by itself, and the parts around blocks that are many small operations.
 
     All blocks of one shape share their code, so that this takes seconds where a whole step would
     take minutes. Names of weights stay as they are.
+
+    varying: context and targets change their lengths from batch to batch, each of which would have
+        to be compiled anew: only what sees whole images is compiled then.
     """
     # Encoders × shapes × with and without gradients: more than dynamo's default of 8.
     torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)
@@ -87,7 +90,12 @@ def compile_parts(objective: nn.Module) -> None:
     )
     # Float32 products are asked for where they are made: no need to hear of TF32.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-    for part in objective.modules():
+    parts: Iterable[nn.Module] = objective.modules()
+    if varying:
+        target = getattr(objective, "target_encoder", None)
+        # The last block gives only the targets.
+        parts = list(target.blocks)[:-1] if isinstance(target, Encoder) else []
+    for part in parts:
         if isinstance(part, Block):
             part.part = torch.compile(part.part, dynamic=False)  # type: ignore[method-assign]
         elif isinstance(part, Encoder):

@@ -20,14 +20,15 @@ from flexpredict.data.augment import augment_batch
 from flexpredict.data.cores import usable_cores
 from flexpredict.data.held import Place, place_for
 from flexpredict.data.sources import Source
-from flexpredict.engine import checkpoint, optim, precision
+from flexpredict.engine import checkpoint, optim
 from flexpredict.engine.distributed import Ranks, StopSignal
 from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
 from flexpredict.health import projection_gauges
 from flexpredict.model.vit import Encoder
 from flexpredict.train.chunks import Chunks
+from flexpredict.train.forecast import forecast
 from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Tally, say
-from flexpredict.train.step import Step
+from flexpredict.train.step import step_of
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
@@ -75,24 +76,8 @@ def train(
         _check_folder(run, settings, resume=resume)
     ranks.barrier()
 
-    objective.to(device).train()
-    groups = optim.parameter_groups([objective.encoder, objective.predictor])
-    optimizer = torch.optim.AdamW(
-        groups, lr=schedule.lr, betas=settings.betas, fused=device.type in ("cpu", "cuda")
-    )
-    dtype = precision.compute_dtype(settings.precision, device)
-    compiled, graph = precision.ways(settings.compile, settings.graph, objective, device, dtype)
-    if compiled:
-        precision.compile_parts(objective)
-    compute = Step(
-        objective,
-        optimizer,
-        device=device,
-        dtype=dtype,
-        clip_grad=settings.clip_grad,
-        world=ranks.world,
-        graph=graph and ranks.world == 1,
-    )
+    compute = step_of(settings, objective, device, ranks.world)
+    optimizer = compute.optimizer
     scaler = compute.scaler
     state = checkpoint.restore(run, objective, optimizer) if resume else None
     first = state["step"] if state else 0
@@ -135,7 +120,10 @@ def train(
         monitor = None
         if ranks.is_main:
             if show:
-                for line in _announce(settings, schedule, source, device, dtype, ranks):
+                for line in _announce(settings, schedule, source, compute.dtype, ranks):
+                    say(line)
+                left = schedule.steps - first
+                for line in forecast(settings, objective, sampler, left, ranks):
                     say(line)
             monitor = stack.enter_context(
                 Monitor(run, name=run.name, first=first, total=schedule.steps, show=show)
@@ -297,7 +285,6 @@ def _announce(
     settings: Settings,
     schedule: optim.Schedule,
     source: Source,
-    device: torch.device,
     dtype: torch.dtype,
     ranks: Ranks,
 ) -> list[str]:
@@ -305,7 +292,7 @@ def _announce(
     processes = "1 process" if ranks.world == 1 else f"{ranks.world} processes"
     lines = [
         f"{len(source):,} images, {schedule.steps:,} steps of {settings.batch_size}, "
-        f"{device.type} in {str(dtype).removeprefix('torch.')}, {processes}"
+        f"{ranks.device.type} in {str(dtype).removeprefix('torch.')}, {processes}"
     ]
     if settings.batch_ratio != 1:
         lines.append(

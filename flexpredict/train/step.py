@@ -3,13 +3,16 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from flexpredict.engine import precision
+from flexpredict.config import Settings
+from flexpredict.engine import optim, precision
+from flexpredict.objective.ijepa import IJepa
+from flexpredict.objective.mae import Mae
 from flexpredict.objective.views import View
 from flexpredict.train.graphs import Graphed
 
@@ -18,6 +21,44 @@ class Objective(Protocol):
     """What the step needs of an objective, beside being a module that gives a loss."""
 
     def update_target(self, momentum: float) -> None: ...
+
+
+class Ways(NamedTuple):
+    """How steps are computed."""
+
+    dtype: torch.dtype
+    compiled: bool
+    graph: bool
+
+
+def ways_of(settings: Settings, objective: nn.Module, device: torch.device, world: int = 1) -> Ways:
+    """As asked, else what pays on this device."""
+    dtype = precision.compute_dtype(settings.precision, device)
+    compiled, graph = precision.ways(settings.compile, settings.graph, objective, device, dtype)
+    return Ways(dtype, compiled, graph and world == 1)
+
+
+def step_of(
+    settings: Settings, objective: IJepa | Mae, device: torch.device, world: int = 1
+) -> "Step":
+    """The step that training computes; moves the objective to its device."""
+    objective.to(device).train()
+    groups = optim.parameter_groups([objective.encoder, objective.predictor])
+    optimizer = torch.optim.AdamW(
+        groups, lr=settings.lr, betas=settings.betas, fused=device.type in ("cpu", "cuda")
+    )
+    dtype, compiled, graph = ways_of(settings, objective, device, world)
+    if compiled:
+        precision.compile_parts(objective, varying=settings.masking == "paper")
+    return Step(
+        objective,
+        optimizer,
+        device=device,
+        dtype=dtype,
+        clip_grad=settings.clip_grad,
+        world=world,
+        graph=graph,
+    )
 
 
 class Step:
@@ -59,6 +100,10 @@ class Step:
         for place, views in enumerate(parts):
             some = images[place * micro : (place + 1) * micro]
             loss += self._compute(some, views, last=place == len(parts) - 1)
+        return loss, self.update(momentum, measure=measure)
+
+    def update(self, momentum: float, *, measure: bool = False) -> Tensor | None:
+        """Moves the weights by their gradients, and the target after them."""
         gradient = None
         if self.clip_grad or measure:
             self.scaler.unscale_(self.optimizer)
@@ -67,7 +112,7 @@ class Step:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=self._graphed is None)
         self.objective.update_target(momentum)  # type: ignore[operator]
-        return loss, gradient
+        return gradient
 
     def _compute(self, images: Tensor, views: Sequence[View], *, last: bool) -> Tensor:
         if self._graphed is not None:
