@@ -75,6 +75,9 @@ def bench(
     images: how many there are to train on, for the time of a schedule in epochs.
     fit: finds the largest part of the batch that fits at once, and measures that.
     """
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
+        torch.cuda.set_device(device)
     steps = _steps(settings, images)
     objective = build.build_objective(settings)
     sampler = build.build_sampler(settings, objective.encoder.grid)
@@ -95,7 +98,7 @@ def bench(
     if device.type != "cuda":
         settings = _in_time(settings, flops, work.encoder.dim, peak, seconds / 2 / _REPEATS)
     if settings is not asked:
-        say(f"one step is of {settings.batch_size} images, not {asked.batch_size}, to be in time")
+        say(f"to be in time, a step is of {settings.batch_size} images, not {asked.batch_size}")
     at_once = settings.batch_size // settings.accumulate
     _forget(device)
     try:
@@ -107,6 +110,8 @@ def bench(
             f"lower batch_size, raise accumulate or set grad_checkpointing=true"
         ) from None
     used = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    work = build.build_workload(settings, trial.objective, sampler)
+    flops = estimate.flops_per_image(work)
     need = memory_of(settings, work, at_once, ways)
     rate = settings.batch_size / step
     return Bench(
@@ -168,7 +173,7 @@ class Trial:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            draw = lambda: self.chunks(0, 0, self.count)
+            draw = partial(self.chunks, 0, 0, self.count)
             return _clock(draw, torch.device("cpu"), seconds, warm_ups=1)
         finally:
             torch.set_num_threads(threads)
@@ -303,7 +308,8 @@ def _in_time(
     size = settings.batch_size // settings.accumulate
     while size > 1 and too_long(size):
         size //= 2
-    return settings.model_copy(update={"batch_size": size, "accumulate": 1})
+    chunk = min(size, settings.chunk_size)  # noise is drawn for whole chunks
+    return settings.model_copy(update={"batch_size": size, "accumulate": 1, "chunk_size": chunk})
 
 
 def _steps(settings: Settings, images: int | None) -> int | None:

@@ -17,9 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
 Range = tuple[float, float]
+_SEEDS = 2**63  # what a 64-bit word holds
 
 
-# Settings that change results by rounding alone, or not at all: a run may go on with other values.
+# Settings that do not change what is learnt: a run may go on with other values. Some round
+# otherwise, and `hold` crops a large JPEG at full size instead of decoding it smaller.
 WITHOUT_EFFECT = frozenset(
     {
         "data",
@@ -98,7 +100,7 @@ class Settings(BaseModel):
     # Set: lr, lr_start and lr_final are meant for this batch size and are scaled in proportion,
     # and ema is raised to the same ratio. None: they are used as they stand.
     reference_batch_size: Positive | None = None
-    seed: int = 0
+    seed: Annotated[int, Field(gt=-_SEEDS, lt=_SEEDS)] = 0
 
     # How it is computed.
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -108,7 +110,7 @@ class Settings(BaseModel):
     graph: bool | None = None  # CUDA graphs; None: for small models
     workers: Annotated[int, Field(ge=0)] | None = None  # None: as many as there are cores, up to 8
     # Where images are kept decoded; auto: on the GPU, else in memory, where a set fits.
-    hold: Literal["auto", "no", "ram", "device"] = "auto"
+    hold: Literal["auto", "none", "ram", "device"] = "auto"
 
     # What is written.
     log_every: Positive = 50
@@ -131,6 +133,10 @@ class Settings(BaseModel):
             for name in ("loss", "target_layers", "low_resolution"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} is a setting of objective=ijepa, not of mae")
+        if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+            raise ValueError(
+                f"crop_scale={self.crop_scale} does not fit: shares of an image, as [0.3, 1]"
+            )
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set either epochs or steps, not both and not neither")
         if self.batch_size % self.accumulate:

@@ -121,3 +121,15 @@ def test_digest__says_what_changes_results() -> None:
     plain = config.settings_from({})
     assert config.settings_from({"workers": 3, "log_every": 7}).digest() == plain.digest()
     assert config.settings_from({"noise_std": 0.26}).digest() != plain.digest()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"crop_scale": (2, 3)}, {"crop_scale": (-1, 0)}, {"seed": 2**70}, {"hold": "yes"}]
+)
+def test_settings__outside_their_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        config.settings_from(wrong)
+
+
+def test_overrides__hold_can_be_turned_off() -> None:
+    assert config.settings_from(config.parse_overrides(["hold=none"])).hold == "none"

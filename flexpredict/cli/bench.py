@@ -12,11 +12,11 @@ from flexpredict.bench import Bench
 from flexpredict.bench import bench as measure
 from flexpredict.cli.shared import Device, Json, app, print_json
 from flexpredict.engine.distributed import pick_device
-from flexpredict.train.forecast import in_words
+from flexpredict.train.forecast import in_words, size_in_words
 
 _PIECES = {
     "target_encoder": "target encoder",
-    "forward": "context encoder and predictor, forward",
+    "forward": "context encoder, predictor",
     "backward": "backward",
     "update": "optimiser and moving average",
 }
@@ -58,6 +58,7 @@ def bench(
 
 def _print(found: Bench) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
     for name, value in _rows(found).items():
         table.add_row(name, value)
     ways = [found.device, found.dtype]
@@ -70,28 +71,27 @@ def _print(found: Bench) -> None:
 
 def _rows(found: Bench) -> dict[str, str]:
     parts = found.batch_size // found.at_once
+    digits = 0 if found.images_per_second >= 100 else 1
     rows = {
-        "images a second": f"{found.images_per_second:,.0f}"
-        if found.images_per_second >= 100
-        else f"{found.images_per_second:.1f}",
-        "a step": f"{found.step_ms:,.1f} ms, {found.batch_size:,} images"
-        + (f", {found.at_once:,} at once" if parts > 1 else ""),
+        "images a second": f"{found.images_per_second:,.{digits}f}",
+        "a step": f"{found.step_ms:,.1f} ms, {found.batch_size:,} images",
     }
+    if parts > 1:
+        rows["a step"] += f", {found.at_once:,} at once"
     for key, name in _PIECES.items():
         rows[f"  {name}"] = f"{found.breakdown_ms[key]:,.1f} ms"
     rows["  (one by one" + (", without the graph" if found.graph else "") + ")"] = (
         f"{sum(found.breakdown_ms.values()):,.1f} ms"
     )
     rows["its masks, on one core"] = f"{found.masks_ms:,.1f} ms"
-    rows["products"] = (
-        f"{found.gflop_per_image:,.3g} GFLOP an image ({found.context:g} context patches, "
-        f"{found.targets:g} in a target block)"
-    )
+    lengths = f"{found.context:g} context patches, blocks of {found.targets:g}"
+    rows["products"] = f"{found.gflop_per_image:,.3g} GFLOP an image, {lengths}"
     rows["share of the matmul peak"] = (
         f"{100 * found.share_of_matmul:.0f} % of {found.matmul_tflops:,.3g} TFLOP/s"
     )
-    measured = "" if found.memory_gib is None else f"{found.memory_gib:.2f} GiB, "
-    rows["memory"] = f"{measured}estimated {found.estimated_memory_gib:.2f} GiB"
+    rows["memory"] = f"estimated {size_in_words(found.estimated_memory_gib * 2**30)}"
+    if found.memory_gib is not None:
+        rows["memory"] = f"{size_in_words(found.memory_gib * 2**30)}, {rows['memory']}"
     if found.fits is not None:
         rows["fits at once"] = (
             f"{found.fits['at_once']:,} images: batch_size={found.fits['batch_size']} "

@@ -76,16 +76,16 @@ def crop_resize(
     size: tuple[int, int],
     interpolation: Interpolation = "bilinear",
 ) -> Pixels:
-    """A box of the image at a size (height, width), antialiased, as Pillow does it."""
+    """A box of the image, cut out and resized to (height, width), antialiased, by Pillow."""
     left, top, right, bottom = box
-    if (bottom - top, right - left) == size:
-        return pixels[top:bottom, left:right]
-    channels, filter_ = pixels.shape[2], _FILTERS[interpolation]
+    cut = pixels[top:bottom, left:right]
+    if cut.shape[:2] == size:
+        return cut
+    channels, filter_ = cut.shape[2], _FILTERS[interpolation]
     if channels == 3:  # with four, Pillow would take the last for an alpha channel
-        image = Image.fromarray(pixels)
-        return np.asarray(image.resize(size[::-1], filter_, box=box))
+        return np.asarray(Image.fromarray(cut).resize(size[::-1], filter_))
     planes = [
-        Image.fromarray(pixels[..., channel]).resize(size[::-1], filter_, box=box)
+        Image.fromarray(cut[..., channel]).resize(size[::-1], filter_)
         for channel in range(channels)
     ]
     return np.stack([np.asarray(plane) for plane in planes], axis=-1)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,17 +15,33 @@ def usable_cores() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that may still be filled without pushing anything out: the container's limit counts."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, StopIteration):
+    """Bytes that may still be filled without pushing anything out; 0 where nobody can tell."""
+    try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = int(next(x for x in lines if x.startswith("MemAvailable:")).split()[1]) * 1024
-    group = Path("/sys/fs/cgroup")
-    with suppress(OSError, ValueError):  # no such limit, or "max"
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        free = min(free, limit - used)
-    return max(0, free)
+    except (OSError, StopIteration):
+        if not hasattr(os, "sysconf"):
+            return 0
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return max(0, min([free, *_left_to_groups()]))
+
+
+def _left_to_groups() -> Iterator[int]:
+    """What the limits of this process's control groups (v2), each within the next, still allow."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        inner = next(line for line in lines if line.startswith("0::")).removeprefix("0::")
+        root = Path("/sys/fs/cgroup")
+        group = root / inner.lstrip("/")
+        for place in (group, *group.parents):
+            with suppress(OSError, ValueError, StopIteration):  # no such file, or "max"
+                limit = int((place / "memory.max").read_text())
+                used = int((place / "memory.current").read_text())
+                lines = (place / "memory.stat").read_text().splitlines()
+                cached = int(next(x for x in lines if x.startswith("inactive_file ")).split()[1])
+                yield limit - used + cached
+            if place == root:
+                break
 
 
 def processes_to_start() -> int:

@@ -108,6 +108,8 @@ def _decode_any(data: bytes, channels: int) -> Pixels:
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise BadImage(f"it has more than {limit:,} pixels: make it smaller") from None
+    except MemoryError:
+        raise
     except Exception as error:  # damaged files make Pillow stumble in any way there is
         raise BadImage(str(error) or type(error).__name__) from None
 

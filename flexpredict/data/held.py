@@ -4,7 +4,9 @@ In memory they are a source as any other, only that nothing is left to decode. O
 batches are cropped there too. The crops are the same boxes of the same images in every case.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_start_method
 from typing import Literal, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
@@ -17,12 +19,21 @@ from flexpredict.data.cores import free_memory, usable_cores
 from flexpredict.data.decode import BadImage, decode
 from flexpredict.data.resample import crop_batch
 from flexpredict.data.sources.base import Pixels, Progress, Source
+from flexpredict.data.sources.files import PathSource
+from flexpredict.data.sources.memory import MemorySource
+from flexpredict.data.sources.packed import PackedSource
+from flexpredict.data.sources.shards import ShardSource
 
-Place = Literal["no", "ram", "device"]
-_BLOCK = 256  # images
+Place = Literal["none", "ram", "device"]
+_FOR_THREADS = (PathSource, PackedSource, ShardSource, MemorySource)
+_BLOCK = 64  # images
 _LOOKED_AT = 100  # images by which the size of a set is judged
 _SHARE_OF_RAM, _SHARE_OF_DEVICE = 0.4, 0.3  # of what is free
 _AT_ONCE = 1 << 27  # values of a batch on the device at a time
+
+
+class TooLarge(ValueError):
+    """A set takes more memory, decoded, than was allowed."""
 
 
 class _Block(NamedTuple):
@@ -39,21 +50,29 @@ class Held:
         source: Source,
         channels: int = 3,
         *,
+        limit: float = math.inf,
         workers: int | None = None,
         progress: Progress | None = None,
     ) -> None:
+        """limit: bytes; more raise `TooLarge`."""
         self.labels, self.classes = source.labels, source.classes
         self.channels = channels
         self.rejected: dict[int, str] = {}
         self._source = source
         self._blocks: list[_Block] = []
-        starts = range(0, len(source), _BLOCK)
+        starts, taken = range(0, len(source), _BLOCK), 0
         # Decoders let go of Python's lock. Threads that each silence warnings a while would leave
         # them silent for good, if nobody did so around them.
         with catch_warnings(), ThreadPoolExecutor(workers or usable_cores()) as pool:
             for block, rejected in pool.map(self._decode, starts):
                 self._blocks.append(block)
                 self.rejected |= rejected
+                taken += block.pixels.nbytes
+                if taken > limit:
+                    pool.shutdown(cancel_futures=True)
+                    raise TooLarge(
+                        f"the images take more than {limit / 2**30:.1f} GiB decoded: set hold=none"
+                    )
                 if progress is not None:
                     progress(min(len(self._blocks) * _BLOCK, len(source)), len(source))
 
@@ -133,34 +152,48 @@ class OnDevice:
         plan = boxes.to(self.device, non_blocking=True)
         parts, at = [], 0
         while at < len(boxes):
-            height, width = (int(side) for side in sizes[at:].max(0))
-            largest = max(height, size[0]) * max(width, size[1]) * self.channels
-            part = plan[at : at + max(1, _AT_ONCE // largest)]
-            images, shapes = self._side_by_side(part[:, 0], height, width)
-            parts.append(self._crop(images, shapes, part[:, 1:], size))
-            at += len(part)
+            room = np.maximum.accumulate(sizes[at:], axis=0)  # for the first, the first two, …
+            values = np.maximum(room, size).prod(1) * np.arange(1, len(room) + 1) * self.channels
+            count = max(1, int(np.searchsorted(values, _AT_ONCE, side="right")))
+            height, width = (int(side) for side in room[count - 1])
+            part = plan[at : at + count]
+            images = self._side_by_side(part[:, 0], height, width)
+            parts.append(self._crop(images, part[:, 1:], size))
+            at += count
         out = torch.cat(parts) if len(parts) > 1 else parts[0]
         return out if self._alike else out[order.argsort().to(self.device, non_blocking=True)]
 
-    def _side_by_side(self, indices: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Images at the upper left of as much room each, (b, H, W, c), and their sizes, (b, 2)."""
-        start, sizes = self._table[indices].split([1, 2], dim=1)
+    def _side_by_side(self, indices: Tensor, height: int, width: int) -> Tensor:
+        """Images at the upper left of as much room each, (b, H, W, c)."""
         if self._alike:
-            return self._pixels.view(-1, height, width, self.channels)[indices], sizes
+            return self._pixels.view(-1, height, width, self.channels)[indices]
+        start, sizes = self._table[indices].split([1, 2], dim=1)
         row = torch.arange(height, device=self.device).minimum(sizes[:, :1] - 1)  # (b, H)
         column = torch.arange(width, device=self.device).minimum(sizes[:, 1:] - 1)  # (b, W)
         place = start[:, None] + row[:, :, None] * sizes[:, 1:, None] + column[:, None, :]
-        return self._pixels[place], sizes
+        return self._pixels[place]
 
 
-def place_for(source: Source, channels: int, device: torch.device, *, share: int = 1) -> Place:
-    """Where a set fits, decoded, when `share` processes of this machine each hold it."""
+def room_for(place: Place, device: torch.device, *, share: int = 1) -> float:
+    """Bytes a set may take there, when `share` processes of this machine each hold it."""
+    room = _SHARE_OF_RAM * free_memory() / share  # it passes through there on its way to a device
+    if place == "device":
+        room = min(room, _SHARE_OF_DEVICE * torch.cuda.mem_get_info(device)[0])
+    return room
+
+
+def place_for(
+    source: Source, channels: int, device: torch.device, *, share: int = 1, workers: int = 0
+) -> Place:
+    """Where a set fits, decoded."""
+    if not isinstance(source, _FOR_THREADS):
+        return "none"  # somebody else's: who knows whether several threads may read it
     need = _decoded_bytes(source, channels)
-    if need * share > _SHARE_OF_RAM * free_memory():  # it passes through there on its way
-        return "no"
-    if device.type == "cuda" and need <= _SHARE_OF_DEVICE * torch.cuda.mem_get_info(device)[0]:
+    if device.type == "cuda" and need <= room_for("device", device, share=share):
         return "device"
-    return "ram"
+    if workers and get_start_method() != "fork":
+        return "none"  # every worker would get a copy
+    return "ram" if need <= room_for("ram", device, share=share) else "none"
 
 
 def _decoded_bytes(source: Source, channels: int) -> float:

@@ -6,6 +6,8 @@ left out. Ranks take equal consecutive parts of the batch. Crops are functions o
 sample index). Nothing depends on the number of workers or ranks, or on where a run was interrupted.
 """
 
+import copy
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -183,17 +185,26 @@ class DeviceBatches:
 
 
 def hold(
-    batches: Batches, place: Place, device: torch.device, *, progress: Progress | None = None
+    batches: Batches,
+    place: Place,
+    device: torch.device,
+    *,
+    limit: float = math.inf,
+    progress: Progress | None = None,
 ) -> Batches | DeviceBatches:
-    """The same batches of a set that is decoded first, and kept in memory or on the device."""
-    if place == "no" or (place == "ram" and isinstance(batches.source, MemorySource)):
+    """The same batches of a set that is decoded first, and kept in memory or on the device.
+
+    limit: bytes; `TooLarge` is raised where they do not suffice.
+    """
+    if place == "none" or (place == "ram" and isinstance(batches.source, MemorySource)):
         return batches
-    held = Held(batches.source, batches.channels, progress=progress)
+    held = Held(batches.source, batches.channels, limit=limit, progress=progress)
     if place == "device":
         on_device = held.to(device)
         return DeviceBatches(Boxes(batches, on_device), on_device)
-    batches.source = held
-    return batches
+    kept = copy.copy(batches)
+    kept.source = held
+    return kept
 
 
 def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) -> Iterator[Batch]:

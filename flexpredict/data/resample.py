@@ -14,16 +14,16 @@ from torch import Tensor
 _UNIT = 2.0**22  # Pillow's factors are whole multiples of 1 / _UNIT
 
 
-def crop_batch(images: Tensor, sizes: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+def crop_batch(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """A box of each image at one size (height, width): (B, H, W, c) uint8 -> (B, c, *size) uint8.
 
-    sizes (B, 2): height and width of each image, which lies at the upper left of its H × W places.
-    boxes (B, 4): left, top, right, bottom.
+    boxes (B, 4): left, top, right, bottom. Images may be smaller than H × W: what lies beside them,
+    as anything beyond the box, is not seen.
     """
     _, height, width, channels = images.shape
     left, top, right, bottom = boxes.unbind(1)
-    across = _matrices(left, right, sizes[:, 1], width, size[1])  # (B, w, W)
-    down = _matrices(top, bottom, sizes[:, 0], height, size[0])  # (B, h, H)
+    across = _matrices(left, right, width, size[1])  # (B, w, W)
+    down = _matrices(top, bottom, height, size[0])  # (B, h, H)
     x = images.transpose(2, 3).to(across.dtype, memory_format=torch.contiguous_format)
     x = torch.bmm(x.flatten(1, 2), across.mT)  # (B, H · c, w)
     x = _whole(x).view(-1, height, channels * size[1])
@@ -36,15 +36,18 @@ def _whole(x: Tensor) -> Tensor:
     return x.add_(0.5).floor_()
 
 
-def _matrices(start: Tensor, stop: Tensor, length: Tensor, places: int, size: int) -> Tensor:
-    """(B, size, places): how much of every place of an axis goes into each pixel of the result."""
+def _matrices(start: Tensor, stop: Tensor, places: int, size: int) -> Tensor:
+    """(B, size, places): how much of every place of an axis goes into each pixel of the result.
+
+    Nothing beyond [start, stop) is seen: a crop is cut out first, and then resized.
+    """
     exact = torch.float64 if start.device.type != "mps" else torch.float32
-    start, stop, length = (value.to(exact)[:, None] for value in (start, stop, length))
+    start, stop = start.to(exact)[:, None], stop.to(exact)[:, None]
     scale = (stop - start) / size  # (B, 1)
     reach = scale.clamp(min=1)
     centre = start + (torch.arange(size, device=start.device, dtype=exact) + 0.5) * scale
-    first = (centre - reach + 0.5).floor().clamp(min=0)
-    last = torch.minimum((centre + reach + 0.5).floor(), length)
+    first = torch.maximum((centre - reach + 0.5).floor(), start)
+    last = torch.minimum((centre + reach + 0.5).floor(), stop)
     taps = min(places, 2 * -(-places // size) + 3)
     place = first[..., None] + torch.arange(taps, device=start.device, dtype=exact)
     weight = (1 - ((place + 0.5 - centre[..., None]) / reach[..., None]).abs()).clamp(min=0)

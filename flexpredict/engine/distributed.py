@@ -40,6 +40,16 @@ class Ranks:
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return bool(value)
 
+    def first(self, text: str | None) -> str | None:
+        """What the first process that has something to say says; all get the same answer."""
+        if not self.any(text is not None):
+            return None
+        said: list[str | None] = [text]
+        if self.world > 1:
+            said = [None] * self.world
+            dist.all_gather_object(said, text)
+        return next(one for one in said if one is not None)
+
     def barrier(self) -> None:
         if self.world > 1:
             dist.barrier()

@@ -24,15 +24,16 @@ from flexpredict.model.vit import Encoder
 _OF_ALL = (3, 1)  # the first norm's output, keys and values; the stream that comes in
 _OF_ASKED = (3, 1)  # queries, what attention mixed, the second norm's output; the stream between
 _OF_HIDDEN = 2  # before and after GELU, per hidden unit
-_CHECKPOINTED = (1, 1)  # the branch still to be added; the stream
+# Checkpointed, a block keeps what comes in: the float32 stream and, but for the first block, the
+# branch that is still to be added to it.
 # Per weight: itself and AdamW's two moments; its gradient; the target encoder's copy.
 _STATE, _GRADIENT, _FOLLOWING = 12, 4, 4
 
 # The share of the rate of large matrix products that whole steps reach, by which time is foretold:
 # it grows with the encoder's width up to a limit. On an H200 (benchmarks/history.md) compiled steps
-# of widths 192, 384, 768 and 1,024 reach 0.13, 0.27, 0.46 and 0.52.
-_GPU_COMPILED, _GPU_EAGER = (1500, 0.5), (2800, 0.4)
-_CPU = (1, 0.6)
+# of widths 192, 384, 768 and 1,024 reach 0.13, 0.27, 0.46 and 0.52; on one CPU core (2026-11-15,
+# torch 2.13, float32) steps of widths 64, 192 and 384 reach 0.16 to 0.24, 0.5 and 0.6.
+_GPU_COMPILED, _GPU_EAGER, _CPU = (1500, 0.5), (2800, 0.4), (350, 0.6)  # share: width / a, up to b
 
 
 class Stack(NamedTuple):
@@ -141,10 +142,8 @@ def estimate_memory(
         state += _GRADIENT * work.trained  # buckets in which they travel
     gradients = _GRADIENT * work.trained
     # Where masks have various lengths, a batch may be of the longest.
-    each = sorted(
-        (kept_bytes(work, one, dtype, checkpointing) for one in work.lengths), reverse=True
-    )
-    kept = images * statistics.fmean(each[: -(-images // work.chunk_size)])
+    each = sorted(kept_bytes(work, one, dtype, checkpointing) for one in work.lengths)
+    kept = images * statistics.fmean(each[-math.ceil(images / work.chunk_size) :])
     if dtype.itemsize < 4:
         kept += dtype.itemsize * work.trained  # weights in the compute format, for the backward
     if gradients_stay:
@@ -164,15 +163,14 @@ def kept_bytes(
     # Pixels of patches; the final norm's input and output; predictions, truth, noise.
     ends = context * (work.pixels * size + encoder.dim * (4 + size))
     ends += asked * (work.output * 8 + predictor.dim * (4 + size)) + noise * work.noise_dim * size
-    if checkpointing:
-        numbers = _CHECKPOINTED[0] * size + _CHECKPOINTED[1] * 4
+    if checkpointing:  # and all of one block, when its backward comes
         stream = encoder.dim * encoder.depth * context + predictor.dim * predictor.depth * tokens
+        first = encoder.dim * context + predictor.dim * tokens
         one = max(_kept(encoder, context, context, dtype), _kept(predictor, tokens, tokens, dtype))
-        return ends + numbers * stream + one
-    whole = (encoder.depth * _kept(encoder, context, context, dtype)) + (
-        (predictor.depth - 1) * _kept(predictor, tokens, tokens, dtype)
-    )
-    return ends + whole + _kept(predictor, tokens, asked, dtype)
+        return ends + 4 * stream + size * (stream - first) + one
+    ends += _kept(predictor, tokens, asked, dtype)  # the last block
+    inner = (predictor.depth - 1) * _kept(predictor, tokens, tokens, dtype)
+    return ends + encoder.depth * _kept(encoder, context, context, dtype) + inner
 
 
 def estimate_seconds(
@@ -193,17 +191,16 @@ def usual_share(device: torch.device, compiled: bool, dim: int) -> float:
 
 def matmul_rate(device: torch.device, dtype: torch.dtype, seconds: float = 0.15) -> float:
     """Floating-point operations a second of large matrix products: the median of a few."""
-    side = 4096 if device.type == "cuda" else 768
+    side = 768 if device.type != "cuda" else 8192 if dtype.itemsize < 4 else 4096
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     taken: list[float] = []
     end = time.perf_counter() + seconds
     while len(taken) < 3 or time.perf_counter() < end:
         start = time.perf_counter()
-        for _ in range(calls := 8 if device.type == "cuda" else 1):
-            a @ b
+        a @ b
         wait_for(device)
-        taken.append((time.perf_counter() - start) / calls)
-    return 2 * side**3 / statistics.median(taken[1:])
+        taken.append(time.perf_counter() - start)
+    return 2 * side**3 / statistics.median(taken[1:])  # the first one loads what it needs
 
 
 def wait_for(device: torch.device) -> None:

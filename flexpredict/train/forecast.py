@@ -21,7 +21,8 @@ def forecast(
     ways = ways_of(settings, objective, device, ranks.world)
     work = build.build_workload(settings, objective, sampler)
     flops = estimate.flops_per_image(work)
-    share = estimate.usual_share(device, ways.compiled, work.encoder.dim)
+    compiled = ways.compiled and settings.masking != "paper"  # or but little of it
+    share = estimate.usual_share(device, compiled, work.encoder.dim)
     seconds = estimate.estimate_seconds(
         flops,
         steps * settings.batch_size / ranks.world,
@@ -33,13 +34,13 @@ def forecast(
     need = memory_of(settings, work, at_once, ways, world=ranks.world)
     where = "on the GPU" if device.type == "cuda" else "of memory"
     lines = [
-        f"about {need / 2**30:.1f} GiB {where} and {in_words(seconds)} "
+        f"about {size_in_words(need)} {where} and {in_words(seconds)} "
         f"({flops.total / 1e9:.3g} GFLOP an image, if images arrive in time)"
     ]
     room = free(device, objective)
     if need > room:
         lines.append(
-            f"warning: that is more than the {room / 2**30:.1f} GiB that are free: lower "
+            f"warning: that is more than the {size_in_words(room)} that are free: lower "
             f"batch_size, raise accumulate or set grad_checkpointing=true if memory runs out"
         )
     return lines
@@ -66,6 +67,10 @@ def free(device: torch.device, objective: torch.nn.Module | None = None) -> int:
         return free_memory() + held
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused + held
+
+
+def size_in_words(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
 def in_words(seconds: float) -> str:

@@ -18,7 +18,8 @@ from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
 from flexpredict.data.cores import usable_cores
-from flexpredict.data.held import Place, place_for
+from flexpredict.data.held import Place, TooLarge, place_for, room_for
+from flexpredict.data.loader import Batches, DeviceBatches
 from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim
 from flexpredict.engine.distributed import Ranks, StopSignal
@@ -96,9 +97,8 @@ def train(
     if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, 0.0, None)
     passes = schedule.steps / per_epoch
-    place = _place(settings, source, ranks, passes, state.get("held") if state else None)
-    decoding = Tally("decoding") if show and ranks.is_main else None
-    held = loader.hold(batches, place, device, progress=decoding)
+    before = state.get("held") if state else None
+    held, place = _hold(batches, settings, ranks, passes, before, show)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
     if ranks.is_main:
         checkpoint.write_text(run / CONFIG, settings.to_yaml())
@@ -131,14 +131,15 @@ def train(
         stream = loader.load(held, todo, workers=_workers(settings))
         for step, batch in zip(todo, stream, strict=True):
             for index, reason in batch.rejected.items():
-                rejections.add(source.name(index), reason)
-            if batch.failure is not None:
-                raise ValueError(batch.failure)
-            if len(rejections) > settings.most_rejected * len(source):
-                raise ValueError(
+                rejections.add(index, source.name(index), reason)
+            trouble = batch.failure
+            if trouble is None and len(rejections) > settings.most_rejected * len(source):
+                trouble = (
                     f"{len(rejections)} of {len(source)} images cannot be used, more than "
                     f"most_rejected={settings.most_rejected:g} allows: {run / REJECTED} says why"
                 )
+            if (trouble := ranks.first(trouble)) is not None:
+                raise ValueError(trouble)
             optim.set_step(optimizer.param_groups, schedule, step)
             images = batch.images.to(device, non_blocking=True).contiguous()
             if settings.augment == "crop-flip-gray-blur":
@@ -262,23 +263,55 @@ def _workers(settings: Settings) -> int:
     return min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
+def _hold(
+    batches: Batches,
+    settings: Settings,
+    ranks: Ranks,
+    passes: float,
+    before: Place | None,
+    show: bool,
+) -> tuple[Batches | DeviceBatches, Place]:
+    """Decodes the set and keeps it where it was asked for, or was before, or where it fits.
+
+    All processes do the same. A guess that turns out too small is taken back.
+    """
+    share = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    place, limit = _place(settings, batches.source, ranks, passes, before, share), math.inf
+    if settings.hold == "auto" and place != "none":
+        limit = room_for(place, ranks.device, share=share)
+    decoding = Tally("decoding") if show and ranks.is_main else None
+    held, trouble = None, None
+    try:
+        held = loader.hold(batches, place, ranks.device, limit=limit, progress=decoding)
+    except TooLarge as error:
+        trouble = str(error)
+    if ranks.first(trouble) is None:
+        assert held is not None
+        return held, place
+    if show and ranks.is_main:
+        say("the images do not fit into memory decoded: each is decoded when it is needed")
+    return batches, "none"
+
+
 def _place(
-    settings: Settings, source: Source, ranks: Ranks, passes: float, before: Place | None
+    settings: Settings,
+    source: Source,
+    ranks: Ranks,
+    passes: float,
+    before: Place | None,
+    share: int,
 ) -> Place:
-    """Where images are kept decoded: as asked, as before, or where they fit in all processes."""
     if settings.hold == "device" and ranks.device.type != "cuda":
         raise ValueError("hold=device needs a GPU: set hold=ram or hold=auto")
     if settings.hold != "auto":
         return settings.hold
-    if before is not None and (before != "device" or ranks.device.type == "cuda"):
-        return before
-    if passes < 2:
-        return "no"
-    share = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    place = place_for(source, settings.in_channels, ranks.device, share=share)
-    if ranks.any(place == "no"):
-        return "no"
-    return "ram" if ranks.any(place == "ram") else "device"
+    if before == "none" or passes < 2:
+        return "none"
+    workers = _workers(settings)
+    place = place_for(source, settings.in_channels, ranks.device, share=share, workers=workers)
+    if ranks.any(place == "none"):
+        return "none"
+    return "ram" if before == "ram" or ranks.any(place == "ram") else "device"
 
 
 def _announce(

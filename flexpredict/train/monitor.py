@@ -3,14 +3,19 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 METRICS, REJECTED = "metrics.jsonl", "rejected.jsonl"
 _PLAIN_LINES = 40  # for a whole run, where nobody watches
@@ -124,24 +129,42 @@ class Monitor:
 
 
 class Rejections:
-    """rejected.jsonl: files that could not be used, each once, whichever process met it."""
+    """rejected.jsonl: images that could not be used, each once, whichever process met it."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / REJECTED
-        self._names: set[str] = set()
+        self._known: set[int] = set()
+        self._read = 0  # bytes of the file that are known
 
-    def add(self, name: str, reason: str) -> None:
-        if name in self._names:
+    def add(self, index: int, name: str, reason: str) -> None:
+        if index in self._known:
             return
-        if self._path.exists():  # other processes write to it too, and earlier sessions did
-            self._names = {line["name"] for line in _whole_lines(self._path)}
-        if name not in self._names:
-            self._names.add(name)
-            with self._path.open("a") as file:
-                file.write(json.dumps({"name": name, "reason": reason}) + "\n")
+        with self._path.open("a+b") as file, _alone(file):
+            file.seek(self._read)  # other processes write to it too, and earlier sessions did
+            added = file.read()
+            for line in added.splitlines():
+                with suppress(ValueError):  # one that was cut off in the middle of a write
+                    self._known.add(json.loads(line)["index"])
+            if index not in self._known:
+                self._known.add(index)
+                found = {"index": index, "name": name, "reason": reason}
+                start = b"\n" if added and not added.endswith(b"\n") else b""
+                file.write(start + json.dumps(found).encode() + b"\n")
+            self._read = file.tell()
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._known)
+
+
+@contextmanager
+def _alone(file: IO[bytes]) -> Iterator[None]:
+    """Keeps other processes from writing, where the system can."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+    file.flush()
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _drop_lines_after(path: Path, step: int) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,6 @@ from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 from flexpredict.objective.views import View
 from flexpredict.train.graphs import Graphed
-
-
-class Objective(Protocol):
-    """What the step needs of an objective, beside being a module that gives a loss."""
-
-    def update_target(self, momentum: float) -> None: ...
 
 
 class Ways(NamedTuple):
@@ -35,7 +29,8 @@ def ways_of(settings: Settings, objective: nn.Module, device: torch.device, worl
     """As asked, else what pays on this device."""
     dtype = precision.compute_dtype(settings.precision, device)
     compiled, graph = precision.ways(settings.compile, settings.graph, objective, device, dtype)
-    return Ways(dtype, compiled, graph and world == 1)
+    fixed = settings.masking != "paper"  # ever new lengths are not worth a graph each
+    return Ways(dtype, compiled, graph and world == 1 and fixed)
 
 
 def step_of(

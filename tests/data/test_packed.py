@@ -45,6 +45,27 @@ def test_packed__images_labels_and_splits(tmp_path: Path) -> None:
     assert decode(val.read(1))[0, 0].tolist() == [200, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("jpeg", np.zeros(9)), ("jpeg", np.zeros((3, 3), np.uint8)), ("jpeg", np.uint8(1)),
+        ("offset", np.zeros((7, 1), int)), ("offset", np.array(0)), ("offset", np.arange(1, 8)),
+        ("label", np.zeros((6, 2), int)), ("split", np.zeros((6, 1), int)), ("name", np.arange(6)),
+    ],
+)  # fmt: skip
+def test_packed__arrays_of_another_kind_get_one_sentence(
+    tmp_path: Path, name: str, array: np.ndarray
+) -> None:
+    path = _pack(tmp_path / "set.npz", **{name: array})
+    with pytest.raises(ValueError, match=r"set\.npz is (no packed file of images|damaged)"):
+        open_source(f"{path}:train")
+
+
+def test_packed__a_name_that_is_no_text_is_shown_all_the_same(tmp_path: Path) -> None:
+    path = _pack(tmp_path / "set.npz", name=np.array([b"\xff%d" % i for i in range(6)]))
+    assert open_source(path).name(2).endswith("2")
+
+
 def test_packed__broken_files_get_one_sentence(tmp_path: Path) -> None:
     path = _pack(tmp_path / "set.npz")
     with pytest.raises(ValueError, match="no such file"):
@@ -107,7 +128,7 @@ def test_packed__several_files_that_do_not_go_together(tmp_path: Path) -> None:
     source = open_source(f"{tmp_path}/*.npz")
     assert [source.labels, source.name(1), source.name(7)] == [None, "n1.png", "b.npz, image 1"]
     for name in "ab":
-        _pack(tmp_path / f"{name}.npz", split=np.zeros(6))
+        _pack(tmp_path / f"{name}.npz", split=np.zeros(6, dtype=np.uint8))
     with pytest.raises(ValueError, match=r"a\.npz \(and 1 more\) has no images in its split val"):
         open_source(f"{tmp_path}/*.npz:val")
 

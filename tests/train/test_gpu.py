@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 SMALL: dict[str, Any] = {
     "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "chunk_size": 8,
     "steps": 30, "log_every": 1, "checkpoint_every": 10, "workers": 0, "lr": 2e-3, "ema": 0.9,
-    "positions": "sincos", "compile": False, "graph": False, "hold": "no",
+    "positions": "sincos", "compile": False, "graph": False, "hold": "none",
 }  # fmt: skip
 
 

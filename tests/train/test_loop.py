@@ -17,6 +17,8 @@ import flexpredict as fp
 from flexpredict.config import read_settings
 from flexpredict.data.sources import MemorySource
 from flexpredict.engine import checkpoint
+from flexpredict.train import loop
+from flexpredict.train.monitor import Rejections
 
 SMALL: dict[str, Any] = {
     "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "chunk_size": 8,
@@ -323,3 +325,42 @@ def test_channels__have_the_statistics_of_the_images(pictures: np.ndarray, tmp_p
     assert read_settings(tmp_path / "said" / "config.yaml").mean == said["mean"]
     fp.pretrain(pictures, tmp_path / "rgb", **SMALL | {"steps": 1})
     assert read_settings(tmp_path / "rgb" / "config.yaml").mean is None
+
+
+def test_hold__is_noted_and_kept_by_a_run_that_goes_on(photos: Path, tmp_path: Path) -> None:
+    """Images are decoded once where they fit; a run without holding stays without."""
+    for hold, noted in (("auto", "ram"), ("none", "none")):
+        run = tmp_path / hold
+        fp.pretrain(photos, run, **SMALL | {"steps": 20, "hold": hold})
+        newest = checkpoint.newest(run)
+        assert newest is not None
+        assert json.loads((newest / "state.json").read_text())["held"] == noted
+    fp.pretrain(photos, tmp_path / "none", resume=True, **SMALL | {"steps": 24})
+    newest = checkpoint.newest(tmp_path / "none")
+    assert newest is not None
+    assert json.loads((newest / "state.json").read_text())["held"] == "none"
+
+
+def test_hold__a_guess_that_is_too_small_is_taken_back(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(loop, "room_for", lambda *_, **__: 1000.0)
+    fp.pretrain(photos, tmp_path / "run", **SMALL | {"steps": 20})
+    assert "do not fit into memory decoded" in capsys.readouterr().err
+    assert len(_losses(tmp_path / "run")) == 20
+
+
+def test_rejections__many_are_noted_quickly_and_once(tmp_path: Path) -> None:
+    """Two sessions at once, as two processes would be; a line that was cut off does no harm."""
+    (tmp_path / "rejected.jsonl").write_text('{"index": 7, "name": "seven", "reason": "x"}\n{"ind')
+    one, two = Rejections(tmp_path), Rejections(tmp_path)
+    for index in range(3000):
+        one.add(index, "same name", "broken")
+        two.add(index, "same name", "broken")
+    lines = (tmp_path / "rejected.jsonl").read_text().splitlines()
+    known = [json.loads(line)["index"] for line in lines if line.endswith("}")]
+    assert sorted(known) == list(range(3000))
+    assert len(one) == len(two) == 3000

@@ -11,7 +11,10 @@ Progress = Callable[[int, int], None]  # told how many are done, and of how many
 
 
 class Source(Protocol):
-    """Images by index, labelled or not. Sources are pickled into worker processes."""
+    """Images by index, labelled or not. Sources are pickled into worker processes.
+
+    Held sets (`hold=ram`, `hold=device`) are read by several threads at once.
+    """
 
     labels: NDArray[np.int64] | None
     classes: list[str]

@@ -27,6 +27,8 @@ class MemorySource:
                 f"images in memory are uint8 of shape (count, height, width, channels), "
                 f"not {images.dtype} of shape {images.shape}"
             )
+        if not images.size:
+            raise ValueError(f"there are no pixels in an array of shape {images.shape}")
         self.images = images
         self.labels = labels
         self.classes = classes or []

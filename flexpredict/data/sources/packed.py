@@ -8,8 +8,6 @@ name    file names, optional
 """
 
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +74,7 @@ class PackedSource:
         if names is None:
             return f"{self.paths[file].name}, image {row}"
         name = names[row]
-        return name.decode() if isinstance(name, bytes) else str(name)
+        return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
     def stamp(self) -> str | None:
         return self._stamp
@@ -87,16 +85,23 @@ def _read(path: Path) -> _Arrays:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name != "bbox"}
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # damaged files make numpy and zipfile stumble in any way there is
         raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
     if not {"jpeg", "offset"} <= set(arrays):
         raise ValueError(
             f"{path} is no packed file of images: expected arrays jpeg and offset, "
             f"found {', '.join(arrays) or 'none'}"
         )
+    for name in ("jpeg", "offset", "label", "split", "name"):
+        kinds = {"jpeg": "u", "name": "SU"}.get(name, "iu")
+        if name in arrays and (arrays[name].ndim != 1 or arrays[name].dtype.kind not in kinds):
+            raise ValueError(
+                f"{path} is no packed file of images: its array {name} is {arrays[name].dtype} of "
+                f"shape {arrays[name].shape}"
+            )
     arrays["offset"] = offset = arrays["offset"].astype(np.int64)
-    size = len(arrays["jpeg"])
-    if not len(offset) or offset[-1] != size or (np.diff(offset) < 0).any():
+    size = arrays["jpeg"].nbytes
+    if not len(offset) or offset[0] or offset[-1] != size or (np.diff(offset) < 0).any():
         raise ValueError(f"{path} is damaged: its offsets do not fit its {size} bytes")
     count = len(offset) - 1
     for name in ("label", "split", "name"):

@@ -58,7 +58,7 @@ def scene_task(
 def scene_count(spec: str) -> int | None:
     """The number after the colon in `scenes:COUNT`, where there is one."""
     count = spec.partition(":")[2]
-    if count and not (count.isdigit() and int(count)):
+    if count and not (count.isdecimal() and count.isascii() and int(count)):
         raise ValueError(f"{spec}: expected a number of scenes after the colon")
     return int(count) if count else None
 
