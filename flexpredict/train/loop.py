@@ -96,6 +96,12 @@ def train(
         scaler.load_state_dict(state["scaler"])
     if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, 0.0, None)
+    if show and ranks.is_main:
+        for line in (
+            *_announce(settings, schedule, source, compute.dtype, ranks),
+            *forecast(settings, objective, sampler, schedule.steps - first, ranks),
+        ):
+            say(line)
     passes = schedule.steps / per_epoch
     before = state.get("held") if state else None
     held, place = _hold(batches, settings, ranks, passes, before, show)
@@ -119,12 +125,6 @@ def train(
     with StopSignal() as stop, ExitStack() as stack:
         monitor = None
         if ranks.is_main:
-            if show:
-                for line in _announce(settings, schedule, source, compute.dtype, ranks):
-                    say(line)
-                left = schedule.steps - first
-                for line in forecast(settings, objective, sampler, left, ranks):
-                    say(line)
             monitor = stack.enter_context(
                 Monitor(run, name=run.name, first=first, total=schedule.steps, show=show)
             )
