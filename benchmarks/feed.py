@@ -17,9 +17,8 @@ from flexpredict import build
 from flexpredict.config import settings_from
 from flexpredict.data import loader
 from flexpredict.data.sources import open_source
-from flexpredict.engine import optim, precision
 from flexpredict.train.chunks import Chunks
-from flexpredict.train.step import Step
+from flexpredict.train.step import step_of
 
 CUDA = torch.device("cuda")
 STEPS, REPEATS = 60, 7
@@ -39,11 +38,8 @@ def main() -> None:
             "batch_size": chosen.batch, "steps": 100_000,
         }
     )  # fmt: skip
-    objective = build.build_objective(settings).to(CUDA).train()
-    groups = optim.parameter_groups([objective.encoder, objective.predictor])
-    optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
-    precision.compile_parts(objective)
-    step = Step(objective, optimizer, device=CUDA, dtype=torch.bfloat16, graph=True)
+    objective = build.build_objective(settings)
+    step = step_of(settings, objective, CUDA)
 
     sampler = build.build_sampler(settings, objective.encoder.grid)
     chunks = Chunks(sampler, settings.seed, settings.chunk_size)

@@ -51,7 +51,6 @@ class Held:
         channels: int = 3,
         *,
         limit: float = math.inf,
-        workers: int | None = None,
         progress: Progress | None = None,
     ) -> None:
         """limit: bytes; more raise `TooLarge`."""
@@ -63,7 +62,7 @@ class Held:
         starts, taken = range(0, len(source), _BLOCK), 0
         # Decoders let go of Python's lock. Threads that each silence warnings a while would leave
         # them silent for good, if nobody did so around them.
-        with catch_warnings(), ThreadPoolExecutor(workers or usable_cores()) as pool:
+        with catch_warnings(), ThreadPoolExecutor(usable_cores()) as pool:
             for block, rejected in pool.map(self._decode, starts):
                 self._blocks.append(block)
                 self.rejected |= rejected
