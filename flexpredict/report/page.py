@@ -78,7 +78,7 @@ def write_demo_page(
         "<h2>Masks</h2>",
         _picture(
             figures.mask_examples(sampler, shown[:_MASKED_IMAGES], settings.patch_size),
-            "What the context encoder sees (light blue below), and the target blocks, a colour each.",
+            "What the context encoder sees (light blue below), and target blocks, a colour each.",
         ),
         _picture(figures.mask_coverage(sampler), f"Coverage of the {settings.masking} masks."),
         "<h2>Scenes</h2>",
