@@ -22,7 +22,8 @@ from flexpredict.objective.views import View
 from flexpredict.train.step import Step
 
 
-def rates(models: Sequence[str], batches: Sequence[int], masking: str) -> None:
+def rates(models: Sequence[str], batches: Sequence[int], masking: str, precision: str) -> None:
+    options = {"compiled": True, "graph": False, "precision": precision}
     for name in models:
         objective, _ = setting(name)
         plain = PlainStep(objective, lean=False, dtype=torch.float32)
@@ -31,8 +32,8 @@ def rates(models: Sequence[str], batches: Sequence[int], masking: str) -> None:
         )
         del objective, plain
         best = {}
-        for kind, options in (("reference", {}), ("ours", {"compiled": True, "graph": False})):
-            found = [measured(name, kind, batch, masking, **options) for batch in batches]
+        for kind, chosen in (("reference", {}), ("ours", options)):
+            found = [measured(name, kind, batch, masking, **chosen) for batch in batches]
             for record in found:
                 say(record)
             best[kind] = max(record["rate"] for record in found)
@@ -147,13 +148,14 @@ def main() -> None:
     parser.add_argument("--models", default="b16")
     parser.add_argument("--batches", default="256,1024")
     parser.add_argument("--masks", default="even")
+    parser.add_argument("--precision", default="bfloat16", help="of our side: bfloat16 or float8")
     parser.add_argument("--steps", type=int, default=200)
     chosen = parser.parse_args()
     names = chosen.models.split(",")
     batches = [int(batch) for batch in chosen.batches.split(",")]
     torch.set_float32_matmul_precision("highest")
     if chosen.what == "rate":
-        rates(names, batches, chosen.masks)
+        rates(names, batches, chosen.masks, chosen.precision)
     elif chosen.what == "small":
         small(batches[-1])
     for name in names:

@@ -56,9 +56,16 @@ def masks_for(settings: Settings, objective: IJepa, batch: int, seed: int) -> Ma
     return sampler.sample(batch, torch.Generator().manual_seed(seed)).to(CUDA)
 
 
-def ours(objective: IJepa, settings: Settings, *, compiled: bool, graph: bool) -> Step:
-    """Training's own step, in bfloat16."""
-    ways = {"compile": compiled, "graph": graph, "precision": "bfloat16"}
+def ours(
+    objective: IJepa,
+    settings: Settings,
+    *,
+    compiled: bool,
+    graph: bool,
+    precision: str = "bfloat16",
+) -> Step:
+    """Training's own step."""
+    ways = {"compile": compiled, "graph": graph, "precision": precision}
     step = step_of(settings.model_copy(update=ways), objective, CUDA)
     for group in step.optimizer.param_groups:  # as the plain steps have it
         group["lr"], group["weight_decay"] = 1e-4, 0.04 if group["decay"] else 0.0

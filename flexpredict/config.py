@@ -103,7 +103,8 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(gt=-_SEEDS, lt=_SEEDS)] = 0
 
     # How it is computed.
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    # float8: bfloat16 with the encoders' products in float8, which rounds more.
+    precision: Literal["auto", "float32", "bfloat16", "float16", "float8"] = "auto"
     accumulate: Positive = 1  # micro-batches per step
     grad_checkpointing: bool = False
     compile: bool | None = None  # None: on GPUs

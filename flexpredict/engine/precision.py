@@ -16,16 +16,18 @@ _SMALL = 60_000_000  # weights: vit_small, its moving average and its predictor
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
-def compute_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+def compute_dtype(precision: Precision | Literal["float8"], device: torch.device) -> torch.dtype:
     """auto: bfloat16 where the GPU has it, float16 on older GPUs, float32 elsewhere.
 
     A CPU without bfloat16 units is several times slower in it than in float32.
+    float8: all but the products that `to_float8` changes is computed in bfloat16.
     """
     if precision != "auto":
         return {
             "float32": torch.float32,
             "bfloat16": torch.bfloat16,
             "float16": torch.float16,
+            "float8": torch.bfloat16,
         }[precision]
     if device.type != "cuda":
         return torch.float32
@@ -53,6 +55,27 @@ def fast_products(device: torch.device | str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def to_float8(encoders: Iterable[Encoder], device: torch.device) -> None:
+    """Lets the blocks of encoders multiply in float8, scaled by each tensor's largest number.
+
+    Weights, their names and the optimiser's state stay float32. For wide encoders: products of
+    narrow ones are over before the scales are found.
+    """
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        raise ValueError(
+            "precision=float8 needs a GPU with float8 units (compute capability 8.9 or newer): "
+            "set precision=auto"
+        )
+    try:
+        from torchao.float8 import convert_to_float8_training
+    except ImportError:
+        raise ValueError(
+            "precision=float8 needs torchao: install flexpredict[float8], or set precision=auto"
+        ) from None
+    for encoder in encoders:
+        convert_to_float8_training(encoder.blocks)
 
 
 def ways(

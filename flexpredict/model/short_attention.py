@@ -38,143 +38,208 @@ def _room(count: int, least: int) -> int:
 
 
 if triton is not None:
+    # A head's width is read in two parts, powers of two: 80 is 64 and 16, where one power of two
+    # would be 128. Where one part is enough the second is not there (W2 = 0).
 
     @triton.jit
-    def _tile(
-        at, first, tokens, step, WIDTH: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr
-    ):
-        """Rows [first, first + COUNT) of a head; zeros beyond its tokens and its width."""
+    def _part(at, first, tokens, step, START, WIDTH, COUNT: tl.constexpr, WIDE: tl.constexpr):
         row = first + tl.arange(0, COUNT)
-        place = tl.arange(0, WIDE)
+        place = START + tl.arange(0, WIDE)
         there = (row[:, None] < tokens) & (place[None, :] < WIDTH)
         return tl.load(at + row[:, None] * step + place[None, :], mask=there, other=0.0)
 
     @triton.jit
-    def _put(
-        at, first, tokens, step, value,
-        WIDTH: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr,
+    def _rows(
+        at, first, tokens, step,
+        WIDTH: tl.constexpr, COUNT: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
     ):  # fmt: skip
-        row = first + tl.arange(0, COUNT)
-        place = tl.arange(0, WIDE)
-        there = (row[:, None] < tokens) & (place[None, :] < WIDTH)
-        value = value.to(at.dtype.element_ty)
-        tl.store(at + row[:, None] * step + place[None, :], value, mask=there)
+        """Rows [first, first + COUNT) of a head; zeros beyond its tokens and its width."""
+        one = _part(at, first, tokens, step, 0, WIDTH, COUNT, W1)
+        two = one
+        if W2 > 0:
+            two = _part(at, first, tokens, step, W1, WIDTH, COUNT, W2)
+        return one, two
 
     @triton.jit
-    def _scores(q, k, first, tokens, scale, COUNT: tl.constexpr):
-        known = first + tl.arange(0, COUNT) < tokens
-        return tl.where(known[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+    def _put(
+        at, first, tokens, step, one, two,
+        WIDTH: tl.constexpr, COUNT: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
+    ):  # fmt: skip
+        row = first + tl.arange(0, COUNT)
+        at += row[:, None] * step
+        place = tl.arange(0, W1)[None, :]
+        there = row[:, None] < tokens
+        tl.store(at + place, one.to(at.dtype.element_ty), mask=there & (place < WIDTH))
+        if W2 > 0:
+            place = W1 + tl.arange(0, W2)[None, :]
+            tl.store(at + place, two.to(at.dtype.element_ty), mask=there & (place < WIDTH))
+
+    @triton.jit
+    def _none(COUNT: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr):
+        one = tl.zeros((COUNT, W1), dtype=tl.float32)
+        two = one
+        if W2 > 0:
+            two = tl.zeros((COUNT, W2), dtype=tl.float32)
+        return one, two
+
+    @triton.jit
+    def _products(a1, a2, b1, b2, W2: tl.constexpr):
+        """Of every row of a with every row of b."""
+        found = tl.dot(a1, tl.trans(b1))
+        if W2 > 0:
+            found = tl.dot(a2, tl.trans(b2), found)
+        return found
+
+    @triton.jit
+    def _mix(weight, b1, b2, to1, to2, W2: tl.constexpr):
+        """Adds sums of rows of b, weighted."""
+        to1 = tl.dot(weight, b1, to1)
+        if W2 > 0:
+            to2 = tl.dot(weight, b2, to2)
+        else:
+            to2 = to1
+        return to1, to2
 
     @triton.jit
     def _forward(
         qkv, out, lse, tokens, scale,
-        HEADS: tl.constexpr, WIDTH: tl.constexpr,
-        A: tl.constexpr, B: tl.constexpr, WIDE: tl.constexpr,
+        HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+        A: tl.constexpr, B: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
     ):  # fmt: skip
-        """A query tile of A rows against keys in tiles of A and, if there are more, of B."""
+        """All queries of a head, some rows at a time; keys in a tile of A and maybe one of B."""
         head, image = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
-        first, dim = tl.program_id(1) * A, HEADS * WIDTH
+        dim = HEADS * WIDTH
         step = 3 * dim
-        start = qkv + image.to(tl.int64) * tokens * step + head * WIDTH
-        q = _tile(start, first, tokens, step, WIDTH, A, WIDE)
-        k = _tile(start + dim, 0, tokens, step, WIDTH, A, WIDE)
-        v = _tile(start + 2 * dim, 0, tokens, step, WIDTH, A, WIDE)
-        score = _scores(q, k, 0, tokens, scale, A)
-        highest = tl.max(score, 1)
+        qkv += image.to(tl.int64) * tokens * step + head * WIDTH
+        out += image.to(tl.int64) * tokens * dim + head * WIDTH
+        lse += tl.program_id(0) * tokens
+        k1, k2 = _rows(qkv + dim, 0, tokens, step, WIDTH, A, W1, W2)
+        v1, v2 = _rows(qkv + 2 * dim, 0, tokens, step, WIDTH, A, W1, W2)
+        end = A
         if B > 0:
-            k = _tile(start + dim, A, tokens, step, WIDTH, B, WIDE)
-            other = _scores(q, k, A, tokens, scale, B)
-            highest = tl.maximum(highest, tl.max(other, 1))
-        weight = tl.exp2(score - highest[:, None])
-        total = tl.sum(weight, 1)
-        mixed = tl.dot(weight.to(v.dtype), v)
-        if B > 0:
-            v = _tile(start + 2 * dim, A, tokens, step, WIDTH, B, WIDE)
-            weight = tl.exp2(other - highest[:, None])
-            total += tl.sum(weight, 1)
-            mixed += tl.dot(weight.to(v.dtype), v)
-        to = out + image.to(tl.int64) * tokens * dim + head * WIDTH
-        _put(to, first, tokens, dim, mixed / total[:, None], WIDTH, A, WIDE)
-        row = first + tl.arange(0, A)
-        tl.store(lse + tl.program_id(0) * tokens + row, highest + tl.log2(total), mask=row < tokens)
+            k3, k4 = _rows(qkv + dim, A, tokens, step, WIDTH, B, W1, W2)
+            v3, v4 = _rows(qkv + 2 * dim, A, tokens, step, WIDTH, B, W1, W2)
+            end = tokens
+        for first in range(0, end, ROWS):
+            q1, q2 = _rows(qkv, first, tokens, step, WIDTH, ROWS, W1, W2)
+            score = _products(q1, q2, k1, k2, W2) * scale
+            if B == 0:
+                known = tl.arange(0, A)[None, :] < tokens
+                score = tl.where(known, score, float("-inf"))
+            highest = tl.max(score, 1)
+            if B > 0:
+                known = A + tl.arange(0, B)[None, :] < tokens
+                other = tl.where(known, _products(q1, q2, k3, k4, W2) * scale, float("-inf"))
+                highest = tl.maximum(highest, tl.max(other, 1))
+            weight = tl.exp2(score - highest[:, None])
+            total = tl.sum(weight, 1)
+            m1, m2 = _none(ROWS, W1, W2)
+            m1, m2 = _mix(weight.to(v1.dtype), v1, v2, m1, m2, W2)
+            if B > 0:
+                weight = tl.exp2(other - highest[:, None])
+                total += tl.sum(weight, 1)
+                m1, m2 = _mix(weight.to(v1.dtype), v3, v4, m1, m2, W2)
+            m1, m2 = m1 / total[:, None], m2 / total[:, None]
+            _put(out, first, tokens, dim, m1, m2, WIDTH, ROWS, W1, W2)
+            row = first + tl.arange(0, ROWS)
+            tl.store(lse + row, highest + tl.log2(total), mask=row < tokens)
 
     @triton.jit
-    def _pair(q, k, v, g, norm, delta, first, tokens, scale, log_scale, COUNT: tl.constexpr):
-        """Weights of a query tile on a key tile, and the slope of the loss by their scores."""
-        weight = tl.exp2(_scores(q, k, first, tokens, log_scale, COUNT) - norm[:, None])
-        slope = weight * (tl.dot(g, tl.trans(v)) - delta[:, None]) * scale
-        return weight.to(g.dtype), slope.to(g.dtype)
+    def _against(
+        k1, k2, v1, v2, q1, q2, g1, g2, norm, delta, dk1, dk2, dv1, dv2, dq1, dq2,
+        first, tokens, scale, FULL: tl.constexpr, COUNT: tl.constexpr, W2: tl.constexpr,
+    ):  # fmt: skip
+        """Adds to gradients what queries and a tile of keys have to do with each other.
 
-    @triton.jit
-    def _beside(
-        out, lse, gradient, first, tokens, dim, WIDTH, COUNT: tl.constexpr, WIDE: tl.constexpr
-    ):
-        """What the backward needs of a query tile beside its queries."""
-        g = _tile(gradient, first, tokens, dim, WIDTH, COUNT, WIDE)
-        o = _tile(out, first, tokens, dim, WIDTH, COUNT, WIDE)
-        row = first + tl.arange(0, COUNT)
-        # Rows that are not there weigh nothing: 2 to the power of minus infinity.
-        norm = tl.load(lse + row, mask=row < tokens, other=float("inf"))
-        return g, norm, tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
+        Scores are (keys, queries): two of the three products that follow take them as they lie.
+        """
+        score = _products(k1, k2, q1, q2, W2) * scale - norm[None, :]
+        if not FULL:
+            known = first + tl.arange(0, COUNT)[:, None] < tokens
+            score = tl.where(known, score, float("-inf"))
+        weight = tl.exp2(score)
+        slope = (weight * (_products(v1, v2, g1, g2, W2) - delta[None, :])).to(g1.dtype)
+        dv1, dv2 = _mix(weight.to(g1.dtype), g1, g2, dv1, dv2, W2)
+        dk1, dk2 = _mix(slope, q1, q2, dk1, dk2, W2)
+        dq1, dq2 = _mix(tl.trans(slope), k1, k2, dq1, dq2, W2)
+        return dk1, dk2, dv1, dv2, dq1, dq2
 
     @triton.jit
     def _backward(
         qkv, out, lse, gradient, to, tokens, scale, log_scale,
-        HEADS: tl.constexpr, WIDTH: tl.constexpr,
-        A: tl.constexpr, B: tl.constexpr, WIDE: tl.constexpr,
+        HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+        A: tl.constexpr, B: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
     ):  # fmt: skip
-        """All of a head: tiles of A and, if there are more tokens, of B, each against each."""
+        """All of a head: keys and their gradients stay, queries come some rows at a time."""
         head, image = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
         dim = HEADS * WIDTH
         step = 3 * dim
         start = image.to(tl.int64) * tokens * step + head * WIDTH
         outer = image.to(tl.int64) * tokens * dim + head * WIDTH
         qkv, to, out, gradient = qkv + start, to + start, out + outer, gradient + outer
-        lse = lse + tl.program_id(0) * tokens
-        qa = _tile(qkv, 0, tokens, step, WIDTH, A, WIDE)
-        ka = _tile(qkv + dim, 0, tokens, step, WIDTH, A, WIDE)
-        va = _tile(qkv + 2 * dim, 0, tokens, step, WIDTH, A, WIDE)
-        ga, norm_a, delta_a = _beside(out, lse, gradient, 0, tokens, dim, WIDTH, A, WIDE)
-        weight, slope = _pair(qa, ka, va, ga, norm_a, delta_a, 0, tokens, scale, log_scale, A)
-        dq = tl.dot(slope, ka)
-        dk = tl.dot(tl.trans(slope), qa)
-        dv = tl.dot(tl.trans(weight), ga)
+        lse += tl.program_id(0) * tokens
+        k1, k2 = _rows(qkv + dim, 0, tokens, step, WIDTH, A, W1, W2)
+        v1, v2 = _rows(qkv + 2 * dim, 0, tokens, step, WIDTH, A, W1, W2)
+        dk1, dk2 = _none(A, W1, W2)
+        dv1, dv2 = _none(A, W1, W2)
+        end = A
         if B > 0:
-            kb = _tile(qkv + dim, A, tokens, step, WIDTH, B, WIDE)
-            vb = _tile(qkv + 2 * dim, A, tokens, step, WIDTH, B, WIDE)
-            weight, slope = _pair(qa, kb, vb, ga, norm_a, delta_a, A, tokens, scale, log_scale, B)
-            dq += tl.dot(slope, kb)
-            dkb = tl.dot(tl.trans(slope), qa)
-            dvb = tl.dot(tl.trans(weight), ga)
-            _put(to, 0, tokens, step, dq, WIDTH, A, WIDE)
-            qb = _tile(qkv, A, tokens, step, WIDTH, B, WIDE)
-            gb, norm_b, delta_b = _beside(out, lse, gradient, A, tokens, dim, WIDTH, B, WIDE)
-            weight, slope = _pair(qb, ka, va, gb, norm_b, delta_b, 0, tokens, scale, log_scale, A)
-            dqb = tl.dot(slope, ka)
-            dk += tl.dot(tl.trans(slope), qb)
-            dv += tl.dot(tl.trans(weight), gb)
-            weight, slope = _pair(qb, kb, vb, gb, norm_b, delta_b, A, tokens, scale, log_scale, B)
-            dqb += tl.dot(slope, kb)
-            dkb += tl.dot(tl.trans(slope), qb)
-            dvb += tl.dot(tl.trans(weight), gb)
-            _put(to, A, tokens, step, dqb, WIDTH, B, WIDE)
-            _put(to + dim, A, tokens, step, dkb, WIDTH, B, WIDE)
-            _put(to + 2 * dim, A, tokens, step, dvb, WIDTH, B, WIDE)
-        else:
-            _put(to, 0, tokens, step, dq, WIDTH, A, WIDE)
-        _put(to + dim, 0, tokens, step, dk, WIDTH, A, WIDE)
-        _put(to + 2 * dim, 0, tokens, step, dv, WIDTH, A, WIDE)
+            k3, k4 = _rows(qkv + dim, A, tokens, step, WIDTH, B, W1, W2)
+            v3, v4 = _rows(qkv + 2 * dim, A, tokens, step, WIDTH, B, W1, W2)
+            dk3, dk4 = _none(B, W1, W2)
+            dv3, dv4 = _none(B, W1, W2)
+            end = tokens
+        for first in range(0, end, ROWS):
+            q1, q2 = _rows(qkv, first, tokens, step, WIDTH, ROWS, W1, W2)
+            g1, g2 = _rows(gradient, first, tokens, dim, WIDTH, ROWS, W1, W2)
+            o1, o2 = _rows(out, first, tokens, dim, WIDTH, ROWS, W1, W2)
+            delta = tl.sum(g1.to(tl.float32) * o1.to(tl.float32), 1)
+            if W2 > 0:
+                delta += tl.sum(g2.to(tl.float32) * o2.to(tl.float32), 1)
+            row = first + tl.arange(0, ROWS)
+            # Rows that are not there weigh nothing: 2 to the power of minus infinity.
+            norm = tl.load(lse + row, mask=row < tokens, other=float("inf"))
+            dq1, dq2 = _none(ROWS, W1, W2)
+            dk1, dk2, dv1, dv2, dq1, dq2 = _against(
+                k1, k2, v1, v2, q1, q2, g1, g2, norm, delta, dk1, dk2, dv1, dv2, dq1, dq2,
+                0, tokens, log_scale, B > 0, A, W2,
+            )  # fmt: skip
+            if B > 0:
+                dk3, dk4, dv3, dv4, dq1, dq2 = _against(
+                    k3, k4, v3, v4, q1, q2, g1, g2, norm, delta, dk3, dk4, dv3, dv4, dq1, dq2,
+                    A, tokens, log_scale, False, B, W2,
+                )  # fmt: skip
+            _put(to, first, tokens, step, dq1 * scale, dq2 * scale, WIDTH, ROWS, W1, W2)
+        _put(to + dim, 0, tokens, step, dk1 * scale, dk2 * scale, WIDTH, A, W1, W2)
+        _put(to + 2 * dim, 0, tokens, step, dv1, dv2, WIDTH, A, W1, W2)
+        if B > 0:
+            _put(to + dim, A, tokens, step, dk3 * scale, dk4 * scale, WIDTH, B, W1, W2)
+            _put(to + 2 * dim, A, tokens, step, dv3, dv4, WIDTH, B, W1, W2)
 
 
-def _warps(width: int) -> int:
-    return 8 if width > 64 else 4
+def _shapes(tokens: int, width: int) -> dict[str, int]:
+    """The tiles of keys and the parts of a width, powers of two, the second 0 where one will do."""
+    a, b = _room(tokens, 16), 0
+    if tokens > _TILE:
+        a, b = _TILE, _room(tokens - _TILE, 16)
+    w1, w2 = _room(width, 16), 0
+    if _TILE < width < w1:
+        w1, w2 = _TILE, _room(width - _TILE, 16)
+    return {"WIDTH": width, "A": a, "B": b, "W1": w1, "W2": w2}
 
 
-def _tiles(tokens: int) -> tuple[int, int]:
-    """How many rows the two tiles hold: powers of two, the second 0 where one is enough."""
-    if tokens <= _TILE:
-        return _room(tokens, 16), 0
-    return _TILE, _room(tokens - _TILE, 16)
+def _launch(shapes: dict[str, int], backward: bool) -> dict[str, int]:
+    """Query rows at a time, warps and stages: the fastest of those tried on an H200."""
+    a, b, w2 = shapes["A"], shapes["B"], shapes["W2"]
+    if b == 0:
+        rows, warps, stages = a, 4 if a == _TILE else 2, 1
+    elif backward and w2:
+        rows, warps, stages = 32, 4, 1
+    elif backward and b == _TILE:
+        rows, warps, stages = 64, 4, 1
+    else:
+        rows, warps, stages = 32, 2, 2
+    return {"ROWS": rows, "num_warps": warps, "num_stages": stages}
 
 
 @torch.library.custom_op("flexpredict::short_attention", mutates_args=())
@@ -185,10 +250,10 @@ def _attention(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     qkv = qkv.contiguous()
     out = qkv.new_empty(batch, tokens, dim)
     lse = qkv.new_empty(batch * heads, tokens, dtype=torch.float32)
-    a, b = _tiles(tokens)
-    _forward[(batch * heads, -(-tokens // a))](
+    shapes = _shapes(tokens, width)
+    _forward[(batch * heads,)](
         qkv, out, lse, tokens, width**-0.5 * _LOG2_E,
-        HEADS=heads, WIDTH=width, A=a, B=b, WIDE=_room(width, 16), num_warps=_warps(width),
+        HEADS=heads, **shapes, **_launch(shapes, backward=False),
     )  # fmt: skip
     return out, lse
 
@@ -204,10 +269,10 @@ def _(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 def _gradient(qkv: Tensor, out: Tensor, lse: Tensor, gradient: Tensor, heads: int) -> Tensor:
     batch, tokens, three = qkv.shape
     width = three // 3 // heads
-    to, (a, b) = torch.empty_like(qkv), _tiles(tokens)
+    to, shapes = torch.empty_like(qkv), _shapes(tokens, width)
     _backward[(batch * heads,)](
         qkv, out, lse, gradient.contiguous(), to, tokens, width**-0.5, width**-0.5 * _LOG2_E,
-        HEADS=heads, WIDTH=width, A=a, B=b, WIDE=_room(width, 16), num_warps=_warps(width),
+        HEADS=heads, **shapes, **_launch(shapes, backward=True),
     )  # fmt: skip
     return to
 

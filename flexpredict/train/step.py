@@ -38,6 +38,8 @@ def step_of(
 ) -> "Step":
     """The step that training computes; moves the objective to its device."""
     objective.to(device).train()
+    if settings.precision == "float8":
+        precision.to_float8(objective.encoders.values(), device)
     groups = optim.parameter_groups([objective.encoder, objective.predictor])
     optimizer = torch.optim.AdamW(
         groups, lr=settings.lr, betas=settings.betas, fused=device.type in ("cpu", "cuda")

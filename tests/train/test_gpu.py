@@ -14,7 +14,6 @@ from flexpredict.config import settings_from
 from flexpredict.data.loader import Batches, Order, hold, load
 from flexpredict.data.sources import MemorySource
 from flexpredict.engine import optim
-from flexpredict.model import short_attention
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.step import Step
 
@@ -80,27 +79,6 @@ def test_cuda__steps_do_not_wait_for_the_device(pictures: np.ndarray) -> None:
         compute(images, views, 0.99, measure=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.parametrize("tokens", [5, 18, 64, 91, 128])
-@pytest.mark.parametrize("width", [24, 32, 64, 80])
-def test_short_attention__is_attention(tokens: int, width: int) -> None:
-    torch.manual_seed(0)
-    heads = 3
-    qkv = torch.randn(4, tokens, 3 * heads * width, device="cuda").bfloat16().requires_grad_()
-    gradient = torch.randn(4, tokens, heads * width, device="cuda").bfloat16()
-    assert short_attention.usable(qkv, heads)
-    ours = short_attention.short_attention(qkv, heads)
-    ours.backward(gradient)
-    exact = qkv.detach().double().requires_grad_()
-    query, key, value = exact.unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4).unbind(0)
-    score = (query @ key.mT / width**0.5).softmax(-1)
-    theirs = (score @ value).transpose(1, 2).flatten(2)
-    theirs.backward(gradient.double())
-    assert qkv.grad is not None
-    assert exact.grad is not None
-    torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=1e-2)
-    torch.testing.assert_close(qkv.grad.double(), exact.grad, rtol=2e-2, atol=2e-2)
 
 
 def test_held__crops_are_those_of_the_cpu(pictures: np.ndarray) -> None:
