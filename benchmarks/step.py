@@ -9,7 +9,7 @@ python benchmarks/step.py noise                                         StoP aga
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from reference_step import PlainStep, difference_to_transformers
@@ -22,7 +22,12 @@ from flexpredict.objective.views import View
 from flexpredict.train.step import Step
 
 
-def rates(models: Sequence[str], batches: Sequence[int], masking: str, precision: str) -> None:
+def rates(
+    models: Sequence[str],
+    batches: Mapping[str, Sequence[int]],
+    masking: str,
+    precision: str,
+) -> None:
     options = {"compiled": True, "graph": False, "precision": precision}
     for name in models:
         objective, _ = setting(name)
@@ -33,7 +38,7 @@ def rates(models: Sequence[str], batches: Sequence[int], masking: str, precision
         del objective, plain
         best = {}
         for kind, chosen in (("reference", {}), ("ours", options)):
-            found = [measured(name, kind, batch, masking, **chosen) for batch in batches]
+            found = [measured(name, kind, batch, masking, **chosen) for batch in batches[kind]]
             for record in found:
                 say(record)
             best[kind] = max(record["rate"] for record in found)
@@ -147,6 +152,7 @@ def main() -> None:
     parser.add_argument("what", choices=["rate", "small", "loss", "noise"])
     parser.add_argument("--models", default="b16")
     parser.add_argument("--batches", default="256,1024")
+    parser.add_argument("--reference", help="batches of the reference, if others")
     parser.add_argument("--masks", default="even")
     parser.add_argument("--precision", default="bfloat16", help="of our side: bfloat16 or float8")
     parser.add_argument("--steps", type=int, default=200)
@@ -155,7 +161,9 @@ def main() -> None:
     batches = [int(batch) for batch in chosen.batches.split(",")]
     torch.set_float32_matmul_precision("highest")
     if chosen.what == "rate":
-        rates(names, batches, chosen.masks, chosen.precision)
+        theirs = [int(batch) for batch in (chosen.reference or chosen.batches).split(",")]
+        each = {"ours": batches, "reference": theirs}
+        rates(names, each, chosen.masks, chosen.precision)
     elif chosen.what == "small":
         small(batches[-1])
     for name in names:

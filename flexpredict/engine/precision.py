@@ -97,14 +97,11 @@ def ways(
     return compiled, graph and dtype != torch.float16  # a loss scale changes from step to step
 
 
-def compile_parts(objective: nn.Module, *, varying: bool = False) -> None:
+def compile_parts(objective: nn.Module) -> None:
     """Compiles every block by itself, and the parts around blocks that are many small operations.
 
     All blocks of one shape share their code, so that this takes seconds where a whole step would
     take minutes. Names of weights stay as they are.
-
-    varying: context and targets change their lengths from batch to batch, each of which would have
-        to be compiled anew: only what sees whole images is compiled then.
     """
     # Encoders × shapes × with and without gradients: more than dynamo's default of 8.
     torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)
@@ -113,12 +110,7 @@ def compile_parts(objective: nn.Module, *, varying: bool = False) -> None:
     )
     # Float32 products are asked for where they are made: no need to hear of TF32.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-    parts: Iterable[nn.Module] = objective.modules()
-    if varying:
-        target = getattr(objective, "target_encoder", None)
-        # The last block gives only the targets.
-        parts = list(target.blocks)[:-1] if isinstance(target, Encoder) else []
-    for part in parts:
+    for part in objective.modules():
         if isinstance(part, Block):
             part.part = torch.compile(part.part, dynamic=False)  # type: ignore[method-assign]
         elif isinstance(part, Encoder):

@@ -21,8 +21,7 @@ def forecast(
     ways = ways_of(settings, objective, device, ranks.world)
     work = build.build_workload(settings, objective, sampler)
     flops = estimate.flops_per_image(work)
-    compiled = ways.compiled and settings.masking != "paper"  # or but little of it
-    share = estimate.usual_share(device, compiled, work.encoder.dim)
+    share = estimate.usual_share(device, ways.compiled, work.encoder.dim)
     seconds = estimate.estimate_seconds(
         flops,
         steps * settings.batch_size / ranks.world,

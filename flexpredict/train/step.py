@@ -29,8 +29,8 @@ def ways_of(settings: Settings, objective: nn.Module, device: torch.device, worl
     """As asked, else what pays on this device."""
     dtype = precision.compute_dtype(settings.precision, device)
     compiled, graph = precision.ways(settings.compile, settings.graph, objective, device, dtype)
-    fixed = settings.masking != "paper"  # ever new lengths are not worth a graph each
-    return Ways(dtype, compiled, graph and world == 1 and fixed)
+    fixed = settings.masking != "paper"  # ever new lengths are not worth compiling or capturing
+    return Ways(dtype, compiled and fixed, graph and world == 1 and fixed)
 
 
 def step_of(
@@ -46,7 +46,7 @@ def step_of(
     )
     dtype, compiled, graph = ways_of(settings, objective, device, world)
     if compiled:
-        precision.compile_parts(objective, varying=settings.masking == "paper")
+        precision.compile_parts(objective)
     return Step(
         objective,
         optimizer,
