@@ -1,5 +1,6 @@
 """In which number format a step is computed. Weights are always float32."""
 
+import functools
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from flexpredict.model import kernels
 from flexpredict.model.blocks import Block
 from flexpredict.model.vit import Encoder
 
@@ -35,7 +37,34 @@ def compute_dtype(precision: Precision | Literal["float8"], device: torch.device
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    if device.type == "cuda" and dtype != torch.float32:
+        _try_kernels(device)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+@functools.cache
+def _try_kernels(device: torch.device) -> None:
+    """Computes a small block once; where our kernels fail, plain operations do their work."""
+    if not kernels.allowed:
+        return
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            block = Block(32, 2).to(device)
+            with torch.autocast(device.type, dtype=torch.float16):
+                block(torch.zeros(1, 16, 32, device=device)).sum().backward()
+            block.norm2.weight.tolist()  # waits until all is done
+    except Exception as error:  # a compiler that is missing, a GPU it does not know, …
+        kernels.allowed = False
+        warnings.warn(
+            f"the fast kernels do not work here and plain operations are used instead, which is "
+            f"slower: {type(error).__name__}: {str(error).strip().splitlines()[0]}",
+            stacklevel=2,
+        )
+
+
+def autocast_frozen(device: torch.device) -> torch.autocast:
+    """For encoders that are only looked at: the format in which they would be trained."""
+    return autocast(device, compute_dtype("auto", device))
 
 
 def grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
@@ -108,6 +137,7 @@ def compile_parts(objective: nn.Module) -> None:
     torch._dynamo.config.accumulated_recompile_limit = max(
         4096, torch._dynamo.config.accumulated_recompile_limit
     )
+    torch._dynamo.config.suppress_errors = True  # what cannot be compiled is computed as it stands
     # Float32 products are asked for where they are made: no need to hear of TF32.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
     for part in objective.modules():

@@ -19,6 +19,7 @@ from flexpredict.data.sources import MemorySource, Progress, Source
 from flexpredict.data.sources.scenes import cache_folder
 from flexpredict.data.transforms import Transform, read_images
 from flexpredict.engine.encoders import encoder_digest
+from flexpredict.engine.precision import autocast_frozen, compute_dtype
 from flexpredict.model.vit import Encoder, Resize, Size
 
 Rows = NDArray[np.int64]
@@ -55,7 +56,8 @@ def extract(
     if isinstance(source, MemorySource):
         workers = 0
     for images in prefetched(dataset, parts, workers):
-        found = encoder.features(images.to(device), layers=layers, resize=resize)
+        with autocast_frozen(device):
+            found = encoder.features(images.to(device), layers=layers, resize=resize)
         out[done : done + len(found)] = found.float().cpu()
         done += len(found)
         if progress is not None:
@@ -75,8 +77,8 @@ def cached(
 ) -> Tensor:
     """As `extract`, from the cache where the same was computed before.
 
-    The name of a cached file is a digest of weights, images, transform and layers: features of
-    other weights have another name, and are never used.
+    The name of a cached file is a digest of weights, images, transform, layers and number format:
+    features of other weights have another name, and are never used.
     """
     key = {
         "format": _FORMAT,
@@ -86,6 +88,7 @@ def cached(
         "size": size_for(encoder, image_size),
         "layers": layers,
         "resize": resize,
+        "computed in": str(compute_dtype("auto", encoder.pos_embed.device)),
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     path = cache_folder() / "features" / f"{name}.npy"

@@ -13,6 +13,7 @@ from flexpredict.data.random import Stream, permute
 from flexpredict.data.sources import Progress
 from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.data.transforms import read_random_images
+from flexpredict.engine.precision import autocast_frozen
 from flexpredict.evaluate.features import cached, prefetched, size_for
 from flexpredict.evaluate.labels import Budget, Rows
 from flexpredict.evaluate.linear import Batch, Epochs
@@ -143,7 +144,8 @@ def looks(
         waiting = iter(batches)
         for images in prefetched(dataset, parts, workers):
             images = images.to(subject.device)
-            encoded = subject.encoder.features(images, layers=layers, resize=subject.resize)
+            with autocast_frozen(subject.device):
+                encoded = subject.encoder.features(images, layers=layers, resize=subject.resize)
             found.append(encoded.float())
             if sum(map(len, found)) == batch_size:
                 yield torch.cat(found), task.train_labels[next(waiting)].to(subject.device)

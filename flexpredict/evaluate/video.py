@@ -17,6 +17,7 @@ from flexpredict.data.sources import Progress
 from flexpredict.data.sources.base import Pixels
 from flexpredict.data.sources.davis import Video, palette, write_mask
 from flexpredict.engine.encoders import encoder_digest
+from flexpredict.engine.precision import autocast_frozen
 from flexpredict.evaluate.metrics import sequence_measures, statistics
 from flexpredict.evaluate.propagate import Grid, propagate, to_grid, to_pixels
 from flexpredict.evaluate.results import Evaluation
@@ -89,7 +90,8 @@ def encoder_features(
         frame = F.interpolate(frame, (height, width), mode="bilinear", align_corners=False)
         images = (frame.round() / 255 - encoder.mean) / scale
         images = images[..., : grid[0] * patch, : grid[1] * patch]
-        return encoder.feature_maps(images, resize=how.resize)[0][0]
+        with autocast_frozen(device):
+            return encoder.feature_maps(images, resize=how.resize)[0][0].float()
 
     return of, grid
 

@@ -11,11 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-try:  # comes with torch's GPU builds
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
+from flexpredict.model import kernels
+from flexpredict.model.kernels import tl, triton
 
 _WIDEST = 4096  # of a row that a program holds
 _WHOLE = torch.contiguous_format
@@ -24,7 +21,7 @@ _PROGRAMS = 1056  # 8 for each processor of an H200; all go on until the rows ar
 
 def usable(x: Tensor) -> bool:
     """Whether a block with this residual stream can be computed with what is here."""
-    if triton is None or not x.is_cuda or not torch.is_autocast_enabled("cuda"):
+    if not kernels.allowed or not x.is_cuda or not torch.is_autocast_enabled("cuda"):
         return False
     return x.dtype == torch.float32 and x.shape[-1] <= _WIDEST
 

@@ -13,11 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:  # comes with torch's GPU builds
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None
+from flexpredict.model import kernels
+from flexpredict.model.kernels import tl, triton
 
 _LONGEST = 128  # tokens: with more, library kernels are faster
 _TILE = 64
@@ -27,7 +24,7 @@ _LOG2_E = 1.4426950408889634
 
 def usable(qkv: Tensor, heads: int) -> bool:
     """Whether a projected batch, (B, N, 3 · dim), can be attended to here."""
-    if triton is None or not qkv.is_cuda or qkv.dtype not in (torch.bfloat16, torch.float16):
+    if not kernels.allowed or not qkv.is_cuda or qkv.dtype not in (torch.bfloat16, torch.float16):
         return False
     return qkv.shape[1] <= _LONGEST and qkv.shape[2] // 3 // heads <= _WIDEST
 

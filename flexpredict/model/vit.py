@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flexpredict.model.blocks import NORM_EPS, Block, gather, init_weights, run_blocks
+from flexpredict.model.blocks import NORM_EPS, Block, added, gather, init_weights, run_blocks
 from flexpredict.model.positions import sincos_positions
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -169,11 +169,13 @@ class Encoder(nn.Module):
         """Outputs of the last `count` blocks, in depth order, through the final norm if asked."""
         if not 1 <= count <= len(self.blocks):
             raise ValueError(f"this encoder has {len(self.blocks)} layers: cannot give {count}")
-        x, kept = self.embed(images, resize=resize), []
+        x, branch, bias, kept = self.embed(images, resize=resize), None, None, []
         for depth, block in enumerate(self.blocks):
-            x = block(x)
+            assert isinstance(block, Block)
+            x, branch, bias = block.part(x, branch, bias)
             if depth >= len(self.blocks) - count:
-                kept.append(self.norm(x) if norm else x)
+                layer = added(x, branch, bias)
+                kept.append(self.norm(layer) if norm else layer)
         return kept
 
     @torch.inference_mode()
