@@ -1,6 +1,6 @@
 """What people call from Python; the command line calls the same."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
@@ -32,6 +32,8 @@ from flexpredict.train.monitor import Tally
 
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
+    from flexpredict.report.gallery import Gallery
+    from flexpredict.report.runs import Run
 
 _MEASURED = 2000  # images whose channels are measured, at most
 
@@ -301,6 +303,65 @@ def demo(
     )
 
     return run_demo(Path(out), minutes=minutes, seed=seed, device=device)
+
+
+def figures(
+    runs: Sequence[str | Path],
+    out: str | Path = "figures",
+    *,
+    data: Data | None = None,
+    only: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png", "svg"),
+    device: str | None = None,
+) -> "Gallery":
+    """Draws the paper's figures and more from runs, and writes the numbers behind them.
+
+    data: images for the figures that need some; by default those of the first run that says which.
+    only: names of figures; by default all that these runs allow. `skipped` says why one is missing.
+    """
+    from flexpredict.report import gallery  # nobody else has to wait for matplotlib
+
+    gallery.check_folder(Path(out), formats)
+    opened, found = _gallery(runs, data, only, device)
+    if not found.drawn:
+        raise ValueError(f"nothing can be drawn: {next(iter(found.skipped.values()))}")
+    gallery.write_figures(found, opened, Path(out), formats)
+    return found
+
+
+def write_report(
+    runs: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    data: Data | None = None,
+    device: str | None = None,
+) -> Path:
+    """One self-contained page about runs, side by side; gives its path.
+
+    out: by default report.html in the folder of a single run, else in the current folder.
+    data: as for `figures`.
+    """
+    from flexpredict.report import run_page
+
+    path = Path(out or (Path(runs[0]) / "report.html" if len(runs) == 1 else "report.html"))
+    run_page.check_page(path)
+    opened, found = _gallery(runs, data, None, device)
+    run_page.write_run_page(path, opened, found)
+    return path
+
+
+def _gallery(
+    runs: Sequence[str | Path], data: Data | None, only: Sequence[str] | None, device: str | None
+) -> tuple[list["Run"], "Gallery"]:
+    from flexpredict.report.gallery import draw_figures
+    from flexpredict.report.images import find_images
+    from flexpredict.report.runs import read_runs
+
+    opened = read_runs([Path(run) for run in runs], str(pick_device(device)))
+    for run in opened:
+        assert run.metrics  # a run that has not logged is refused before anything is drawn
+    images = find_images(opened, data, progress=Tally("scenes"))
+    return opened, draw_figures(opened, images, only, progress=Tally("figures"))
 
 
 def _open(
