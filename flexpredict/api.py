@@ -306,7 +306,7 @@ def demo(
 
 
 def figures(
-    runs: Sequence[str | Path],
+    runs: str | Path | Sequence[str | Path],
     out: str | Path = "figures",
     *,
     data: Data | None = None,
@@ -321,16 +321,15 @@ def figures(
     """
     from flexpredict.report import gallery  # nobody else has to wait for matplotlib
 
+    opened = _read_runs(runs, device)
     gallery.check_folder(Path(out), formats)
-    opened, found = _gallery(runs, data, only, device)
-    if not found.drawn:
-        raise ValueError(f"nothing can be drawn: {next(iter(found.skipped.values()))}")
+    found = _draw(opened, data, only)
     gallery.write_figures(found, opened, Path(out), formats)
     return found
 
 
 def write_report(
-    runs: Sequence[str | Path],
+    runs: str | Path | Sequence[str | Path],
     out: str | Path | None = None,
     *,
     data: Data | None = None,
@@ -343,25 +342,27 @@ def write_report(
     """
     from flexpredict.report import run_page
 
-    path = Path(out or (Path(runs[0]) / "report.html" if len(runs) == 1 else "report.html"))
+    opened = _read_runs(runs, device)
+    folder = opened[0].path if len(opened) == 1 else Path()
+    path = folder / "report.html" if out is None else Path(out)
     run_page.check_page(path)
-    opened, found = _gallery(runs, data, None, device)
-    run_page.write_run_page(path, opened, found)
+    run_page.write_run_page(path, opened, _draw(opened, data, None))
     return path
 
 
-def _gallery(
-    runs: Sequence[str | Path], data: Data | None, only: Sequence[str] | None, device: str | None
-) -> tuple[list["Run"], "Gallery"]:
-    from flexpredict.report.gallery import draw_figures
-    from flexpredict.report.images import find_images
+def _read_runs(runs: str | Path | Sequence[str | Path], device: str | None) -> list["Run"]:
     from flexpredict.report.runs import read_runs
 
-    opened = read_runs([Path(run) for run in runs], str(pick_device(device)))
-    for run in opened:
-        assert run.metrics  # a run that has not logged is refused before anything is drawn
-    images = find_images(opened, data, progress=Tally("scenes"))
-    return opened, draw_figures(opened, images, only, progress=Tally("figures"))
+    several = [runs] if isinstance(runs, str | Path) else runs
+    return read_runs([Path(run) for run in several], str(pick_device(device)))
+
+
+def _draw(runs: list["Run"], data: Data | None, only: Sequence[str] | None) -> "Gallery":
+    from flexpredict.report.gallery import draw_figures
+    from flexpredict.report.images import find_images
+
+    images = find_images(runs, data, progress=Tally("scenes"))
+    return draw_figures(runs, images, only, progress=Tally("figures"))
 
 
 def _open(

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from flexpredict.build import image_size
 from flexpredict.data.sources import Progress, Source, open_source
-from flexpredict.data.transforms import Transform, read_images
+from flexpredict.data.transforms import Transform, read_images, read_pixels
 from flexpredict.report.runs import Run
 
+_TRIED = 8  # images, before a set is given up
 Spec = str | Path | Source | NDArray[np.uint8]
 
 
@@ -32,10 +33,13 @@ class Images:
         return self._sources[height]
 
     def rows(self, run: Run, count: int) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.unique(
-            np.linspace(0, len(self.source(run)) - 1, count).astype(np.int64)
-        )
-        return found
+        """At most so many; those that cannot be decoded are left out."""
+        source, channels = self.source(run), run.settings.in_channels
+        spread = np.unique(np.linspace(0, len(source) - 1, count).astype(np.int64))
+        found = [row for row in spread if _readable(source, int(row), channels)]
+        if not found:
+            raise ValueError(f"none of {len(spread)} images that were tried can be decoded")
+        return np.array(found)
 
     def read(self, run: Run, rows: Sequence[int] | NDArray[np.int64]) -> Tensor:
         """(n, c, H, W) uint8, on the run's device"""
@@ -52,6 +56,14 @@ class Images:
         return list(np.ascontiguousarray(shown))
 
 
+def _readable(source: Source, row: int, channels: int) -> bool:
+    try:
+        read_pixels(source, row, channels)
+    except ValueError:
+        return False
+    return True
+
+
 def find_images(
     runs: Sequence[Run], data: Spec | None, progress: Progress | None = None
 ) -> Images | str:
@@ -64,7 +76,7 @@ def find_images(
     images = Images(named, progress)
     try:
         for run in runs:
-            images.read(run, [0])
+            images.rows(run, _TRIED)
     except ValueError as error:
         if data is not None:
             raise

@@ -148,8 +148,8 @@ def attention(runs: Sequence[Run], images: Images) -> Drawn:
         numbers[run.name] = {"distance_by_head": distance.tolist()}
         table[run.name] = {
             "mean distance, patches": float(distance.mean()),
-            "nearest head": float(distance.min()),
-            "farthest head": float(distance.max()),
+            "nearest head, patches": float(distance.min()),
+            "farthest head, patches": float(distance.max()),
         }
     caption = (
         "Attention of the marked patch in the last block of the target encoder, mean over heads, "

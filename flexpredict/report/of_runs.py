@@ -113,7 +113,9 @@ def figure5(runs: Sequence[Run]) -> Drawn:
             "nearest ψ is the query's, %": 100 * found.nearest_is_query,
             "displacement, patches": found.patches,
         }
-        notes[run.name] = f"own {100 * found.nearest_is_query:.0f} %, off {found.patches:.2f} patches"
+        notes[run.name] = (
+            f"own {100 * found.nearest_is_query:.0f} %, off {found.patches:.2f} patches"
+        )
     grids = {run.name: run.objective.predictor.grid for run in runs}
     caption = (
         f"Cosine between the position of a query (ring) and that of every patch: ψ, ψ + A n for "

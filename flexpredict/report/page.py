@@ -12,6 +12,8 @@ from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.version import VERSION
 
 GENERATOR = '<meta name="generator" content="FlexPredict'
+_PIXELS = 130  # of a page, for an inch of a figure
+_BROAD = 5  # inches: broader ones scroll on a telephone, where their text could not be read
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1c; background: #fff;
@@ -24,16 +26,17 @@ nav a { margin-right: 1rem; } a { color: #0060a0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right;
          vertical-align: top; }
-th { overflow-wrap: anywhere; min-width: 4.5rem; }
+th { min-width: 4.5rem; }
 tbody th { font-weight: normal; }
 th:first-child, td:first-child { text-align: left; min-width: 8rem; }
 tr.differs > * { background: #fff3d6; } small { color: #555; white-space: nowrap; }
 figure { margin: 1rem 0; }
 figure img, figure svg { max-width: 100%; height: auto; }
 figcaption, .note { color: #555; font-size: .9rem; overflow-wrap: anywhere; }
-.scroll, .wide { overflow-x: auto; } .scroll img { min-width: min(34rem, 100vw * 1.6); }
+.scroll, .wide { overflow-x: auto; } img.broad { min-width: 34rem; }
 .panels { display: grid; gap: .5rem 1.5rem;
           grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); }
+li, .note { overflow-wrap: anywhere; }
 .panels figure { margin: 0; } .panels img { width: 100%; }
 ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; }
 ul.legend svg { width: 2.4rem; height: .8rem; margin-right: .4rem; vertical-align: middle; }
@@ -44,7 +47,7 @@ pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: .85rem; 
   body { margin: 0; max-width: none; font-size: 10pt; } nav { display: none; }
   figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
   * { print-color-adjust: exact; } .scroll, .wide { overflow: visible; }
-  .panels { grid-template-columns: repeat(2, 1fr); } .scroll img { min-width: 0; }
+  .panels { grid-template-columns: repeat(2, 1fr); } img.broad { min-width: 0; }
   details:not([open])::details-content { content-visibility: visible; block-size: auto; }
 }
 """
@@ -90,17 +93,20 @@ def number(value: float | None, digits: str = ".4g") -> str:
 
 def vector(figure: Figure, caption: str, alt: str | None = None) -> str:
     """A figure of lines. As an image of its own, its names cannot meet those of others."""
-    return _figure("image/svg+xml", to_svg(figure).encode(), caption, alt)
+    return _figure("image/svg+xml", to_svg(figure).encode(), figure, caption, alt)
 
 
 def picture(figure: Figure, caption: str, alt: str | None = None) -> str:
     """A figure of pixels."""
-    return _figure("image/png", to_png(figure), caption, alt)
+    return _figure("image/png", to_png(figure), figure, caption, alt)
 
 
-def _figure(kind: str, data: bytes, caption: str, alt: str | None) -> str:
+def _figure(kind: str, data: bytes, figure: Figure, caption: str, alt: str | None) -> str:
     source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    image = f'<img alt="{escape(alt or caption)}" src="{source}">'
+    width, height = figure.get_size_inches()
+    broad = " class=broad" if width > _BROAD else ""
+    size = f'width="{width * _PIXELS:.0f}" height="{height * _PIXELS:.0f}"'
+    image = f'<img{broad} {size} alt="{escape(alt or caption)}" src="{source}">'
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure><div class=scroll>{image}</div>{below}</figure>"
 

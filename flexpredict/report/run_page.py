@@ -67,7 +67,7 @@ def write_run_page(
         "Settings": _settings(runs),
     }
     parts = {name: content for name, content in parts.items() if content}
-    links = "".join(f'<a href="#{name.lower()}">{name}</a>' for name in parts)
+    links = " ".join(f'<a href="#{name.lower()}">{name}</a>' for name in parts)
     sections = [f"<nav>{links}</nav>"]
     for name, content in parts.items():
         sections += [f'<h2 id="{name.lower()}">{name}</h2>', content]
@@ -196,20 +196,22 @@ def _quoted(name: str, one: Drawn) -> list[str]:
         }
         found.append(table(["", *columns], rows, name=f"numbers-{name}"))
     if one.names:
-        rows = {image: [escape(", ".join(near))] for image, near in one.names.items()}
-        found.append(
-            folded("Names of the images", table(["image", "nearest first"], rows, name="names"))
-        )
+        lines = [f"{image}: {', '.join(near)}" for image, near in one.names.items()]
+        listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
+        found.append(folded("Names of the images, nearest first", f"<ul>{listed}</ul>"))
     return found
 
 
 def _settings(runs: Sequence[Run]) -> str:
     dumps = [run.settings.model_dump(mode="json") for run in runs]
     others = differing(runs)
-    ordered = [*others, *(name for name in dumps[0] if name not in others)]
-    rows = {name: [escape(_value(dump[name])) for dump in dumps] for name in ordered}
-    every = table(_head(runs), rows, name="settings", marked=others)
-    return every if len(runs) > 1 else folded("All settings", every)
+    rows = {name: [escape(_value(dump[name])) for dump in dumps] for name in dumps[0]}
+    unlike = {name: rows.pop(name) for name in others}
+    alike = table(_head(runs), rows, name="settings")
+    if not unlike:
+        return folded("All settings", alike)
+    shown = table(_head(runs), unlike, name="differences", marked=others)
+    return shown + folded("What all runs share", alike)
 
 
 def _value(value: Any) -> str:

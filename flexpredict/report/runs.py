@@ -48,8 +48,6 @@ class Run:
             for line in (self.path / METRICS).read_text().splitlines():
                 with suppress(ValueError):
                     lines.append(json.loads(line))
-        if not lines:
-            raise ValueError(f"{self.path} has no lines in {METRICS}: the run has not logged yet")
         return lines
 
     @cached_property
@@ -110,7 +108,11 @@ def read_runs(paths: Sequence[Path], device: str = "cpu") -> list[Run]:
     for name, times in Counter(names).items():
         if times > 1:
             raise ValueError(f"{name} is named {times} times: name each run once")
-    return [read_run(path, name, device) for path, name in zip(paths, names, strict=True)]
+    runs = [read_run(path, name, device) for path, name in zip(paths, names, strict=True)]
+    for run in runs:
+        if not run.metrics:
+            raise ValueError(f"{run.path} has no lines in {METRICS}: the run has not logged yet")
+    return runs
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

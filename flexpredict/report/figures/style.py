@@ -92,4 +92,5 @@ def _saved(figure: Figure, kind: str, **how: Any) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         metadata = {"Date": None} if kind == "svg" else None
         figure.savefig(data, format=kind, metadata=metadata, **how)
+    figure.set_layout_engine("none")  # the next format gets the same layout, and sooner
     return data.getvalue()
