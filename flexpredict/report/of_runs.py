@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flexpredict.build import build_sampler
-from flexpredict.model.masking import Grid
+from flexpredict.config import WITHOUT_EFFECT
 from flexpredict.model.predictor import Predictor
 from flexpredict.report import evaluations
 from flexpredict.report.analysis import positions
@@ -18,7 +18,7 @@ from flexpredict.report.drawn import Drawn, styles_of
 from flexpredict.report.figures import masks as draw_masks
 from flexpredict.report.figures import positions as draw
 from flexpredict.report.figures.sweep import over_noise
-from flexpredict.report.runs import NotDrawn, Run
+from flexpredict.report.runs import NotDrawn, Run, differing
 
 _DRAWS = 256
 _MASKING = (
@@ -204,7 +204,28 @@ def likeness(runs: Sequence[Run]) -> Drawn:
         "How alike the covariances A Aᵀ are: their cosine once the mean variance is taken off "
         "both. About 0 for untrained matrices of two seeds, 1 for multiples of the same."
     )
-    return Drawn("Likeness of A", caption, draw.likeness_matrix(names, values), between)
+    table = {
+        what: {"likeness, mean": sum(pairs) / len(pairs)}
+        for what, pairs in _kinds_of_pairs(runs, values).items()
+        if pairs
+    }
+    numbers = {"pairs": between, "means": table}
+    return Drawn("Likeness of A", caption, draw.likeness_matrix(names, values), numbers, table)
+
+
+def _kinds_of_pairs(runs: Sequence[Run], values: Tensor) -> dict[str, list[float]]:
+    """Likenesses by what two matrices have in common; the runs come first in `values`."""
+    first = list(_untrained(runs))
+    found: dict[str, list[float]] = {"same settings, other seed": [], "own beginning": []}
+    for row, one in enumerate(runs):
+        for column, other in enumerate(runs[:row]):
+            if set(differing([one, other])) - WITHOUT_EFFECT == {"seed"}:
+                found["same settings, other seed"].append(float(values[row, column]))
+        begun = len(runs) + first.index(_beginning(one, runs))
+        found["own beginning"].append(float(values[row, begun]))
+    among = values[len(runs) :, len(runs) :]
+    pairs = among[torch.ones_like(among).tril(-1).bool() & among.isfinite()]
+    return found | {"two untrained": pairs.tolist()}
 
 
 def masks(runs: Sequence[Run]) -> Drawn:
@@ -216,7 +237,7 @@ def masks(runs: Sequence[Run]) -> Drawn:
         if about in known:
             continue
         known.append(about)
-        name = f"{run.settings.masking}, {_times(grid)}"
+        name = f"{run.settings.masking}, {grid[0]}×{grid[1]}"
         name = f"{name} ({run.name})" if name in shares else name
         sampler = build_sampler(run.settings, grid)
         shares[name] = coverage(sampler, run.settings.chunk_size)
@@ -252,17 +273,15 @@ def _A(run: Run) -> Tensor:
 
 def _untrained(runs: Sequence[Run]) -> dict[str, Tensor]:
     """Each untrained A once: runs of one seed and one shape begin alike."""
-    matrices = [(run, positions.projection(run.untrained.predictor)) for run in runs]
-    alike = len({tuple(A.shape) for _, A in matrices}) == 1
-    return {
-        f"untrained, seed {run.settings.seed}"
-        + ("" if alike else f", {_times((A.shape[0], A.shape[1]))}"): A
-        for run, A in matrices
-    }
+    return {_beginning(run, runs): positions.projection(run.untrained.predictor) for run in runs}
 
 
-def _times(shape: Grid) -> str:
-    return f"{shape[0]}×{shape[1]}"
+def _beginning(run: Run, runs: Sequence[Run]) -> str:
+    """The name of a run's untrained A."""
+    shapes = {one.name: tuple(one.untrained.predictor.predictor_embed.weight.shape) for one in runs}
+    unlike = len(set(shapes.values())) > 1
+    shape = ", {}×{}".format(*shapes[run.name]) if unlike else ""
+    return f"untrained, seed {run.settings.seed}{shape}"
 
 
 def _numbers(lines: Mapping[str, Sequence[Point]]) -> dict[str, Any]:

@@ -105,10 +105,21 @@ def test_what_a_learnt__against_untrained(numbers: dict[str, Any], runs: list[Pa
     noise = numbers["figures"]["frequencies"]["numbers"][NASTY]
     variances = 0.25**2 * (A @ A.T).diag().view(2, 2, -1).mean(1)
     np.testing.assert_allclose(noise["row"]["variance"], variances[1], rtol=1e-5)
-    alike = numbers["figures"]["likeness"]["numbers"]
+    likeness = numbers["figures"]["likeness"]["numbers"]
+    alike = likeness["pairs"]
     # Four steps change little: a run is like its own beginning, and like no other seed's.
     assert alike[f"untrained, seed 0 | {NASTY}"] > 0.5
     assert abs(alike[f"untrained, seed 1 | {NASTY}"]) < 0.25
+    means = {what: mean for what, row in likeness["means"].items() for mean in row.values()}
+    own = [
+        alike[f"untrained, seed {seed} | {run.name}"]
+        for seed, run in zip((0, 0, 1), runs, strict=True)
+    ]
+    assert means == {
+        "same settings, other seed": alike[f"noisy-again | {NASTY}"],
+        "own beginning": pytest.approx(np.mean(own)),
+        "two untrained": alike["untrained, seed 1 | untrained, seed 0"],
+    }
 
 
 def test_figure6__numbers_are_shares_and_distances(numbers: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def similarities(
 ) -> Figure:
     """Figure 5: a row for each run; for each query ψ, ψ + A n, and the mean over draws."""
     blocks = len(next(iter(found.values())))
-    figure = Figure(figsize=(PAGE, 0.4 + 0.88 * len(found)))
+    figure = Figure(figsize=(PAGE, 0.4 + 0.8 * len(found)))
     panels = figure.subplots(len(found), 3 * blocks, squeeze=False)
     low = min(float(m.min()) for row in found.values() for one in row for m in _maps(one))
     for row, (name, several) in zip(panels, found.items(), strict=True):
@@ -144,7 +144,7 @@ def _off_diagonal(values: Tensor) -> float:
 @styled
 def likeness_matrix(names: Sequence[str], values: Tensor) -> Figure:
     """How alike the covariances of every two runs are; NaN where they cannot be compared."""
-    side = min(PAGE, 1.6 + 0.36 * len(names))
+    side = min(PAGE - 0.5, 1.6 + 0.36 * len(names))
     figure = Figure(figsize=(side + 0.5, side))
     panel = figure.subplots()
     drawn = panel.imshow(values, cmap="PuOr", vmin=-1, vmax=1)
