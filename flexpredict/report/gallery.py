@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flexpredict.data.sources import Progress
 from flexpredict.engine.checkpoint import write_text
@@ -66,11 +65,18 @@ def check_folder(out: Path, formats: Sequence[str]) -> None:
             raise ValueError(f"figures are written as {' and '.join(FORMATS)}, not as {kind!r}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another --out")
-    if out.exists() and any(out.iterdir()) and not (out / NUMBERS).is_file():
+    if out.exists() and any(out.iterdir()) and not _is_ours(out / NUMBERS):
         raise ValueError(f"{out} holds something other than figures: choose another --out")
     parent = next(folder for folder in [out, *out.absolute().parents] if folder.exists())
     if not os.access(parent, os.W_OK):
         raise ValueError(f"{out} cannot be written: choose another --out")
+
+
+def _is_ours(numbers: Path) -> bool:
+    try:
+        return isinstance(json.loads(numbers.read_text())["figures"], dict)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def write_figures(
@@ -78,7 +84,7 @@ def write_figures(
 ) -> dict[str, list[Path]]:
     """Each figure in each format, and figures.json with all numbers; gives the files."""
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / NUMBERS, json.dumps(numbers(gallery, runs), indent=1, allow_nan=False) + "\n")
+    write_text(out / NUMBERS, _numbers(gallery, runs, out / NUMBERS))
     files: dict[str, list[Path]] = {}
     for name, one in gallery.drawn.items():
         for kind in formats:
@@ -91,21 +97,20 @@ def write_figures(
     return files
 
 
-def numbers(gallery: Gallery, runs: Sequence[Run]) -> dict[str, Any]:
-    """What is behind the figures, as JSON holds it."""
-    return {
-        "version": VERSION,
-        "runs": {
-            run.name: {
-                "path": str(run.path),
-                "settings": run.settings.digest(),
-                "step": run.metrics[-1]["step"],
-            }
-            for run in runs
-        },
-        "figures": {
-            name: {"title": one.title, "caption": one.caption, "numbers": one.numbers}
-            for name, one in gallery.drawn.items()
-        },
-        "skipped": gallery.skipped,
+def _numbers(gallery: Gallery, runs: Sequence[Run], path: Path) -> str:
+    """What is behind the figures; those that were drawn into the folder before keep theirs."""
+    before = json.loads(path.read_text())["figures"] if path.exists() else {}
+    about = {
+        run.name: {
+            "path": str(run.path),
+            "settings": run.settings.digest(),
+            "step": run.metrics[-1]["step"],
+        }
+        for run in runs
     }
+    drawn = {
+        name: {"title": one.title, "caption": one.caption, "runs": about, "numbers": one.numbers}
+        for name, one in gallery.drawn.items()
+    }
+    found = {"version": VERSION, "figures": before | drawn, "skipped": gallery.skipped}
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"

@@ -111,7 +111,7 @@ def _predict(run: Run, first: Run, images: Images) -> _Prediction:
 
 
 def principal_components(runs: Sequence[Run], images: Images) -> Drawn:
-    colours, numbers = {}, {}
+    colours, numbers, table = {}, {}, {}
     for run in runs:
         pixels = images.read(run, images.rows(run, _FITTED))
         shown = images.read(run, images.rows(run, _SHOWN))
@@ -120,11 +120,8 @@ def principal_components(runs: Sequence[Run], images: Images) -> Drawn:
             tokens = torch.cat([encoder(shown), encoder(pixels)]).cpu()
         found, shares = patches.principal_colours(tokens)
         colours[run.name] = found[: len(shown)].unflatten(1, encoder.grid).numpy()
-        numbers[run.name] = {f"component {i + 1}": float(s) for i, s in enumerate(shares)}
-    table = {
-        name: {f"{component}, %": 100 * share for component, share in found.items()}
-        for name, found in numbers.items()
-    }
+        numbers[run.name] = {"shares_of_variance": shares.tolist()}
+        table[run.name] = {f"component {i + 1}, %": 100 * s for i, s in enumerate(shares.tolist())}
     caption = (
         f"The first three principal components of the target encoder's patch features as red, "
         f"green and blue, fitted on {_FITTED} images of the set, for each run by itself: colours "

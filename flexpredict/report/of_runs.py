@@ -96,7 +96,7 @@ def _token_name(runs: Sequence[Run]) -> str:
 
 
 def figure5(runs: Sequence[Run]) -> Drawn:
-    maps, queries, notes, table = {}, {}, {}, {}
+    maps, queries, notes, numbers, table = {}, {}, {}, {}, {}
     for run in runs:
         predictor = run.objective.predictor
         psi = predictor.predictor_pos_embed[0].detach().cpu()
@@ -109,6 +109,7 @@ def figure5(runs: Sequence[Run]) -> Drawn:
             for query in queries[run.name]
         ]
         found = positions.displacement(psi, predictor.grid, noise, _DRAWS, generator)
+        numbers[run.name] = asdict(found)
         table[run.name] = {
             "nearest ψ is the query's, %": 100 * found.nearest_is_query,
             "displacement, patches": found.patches,
@@ -124,7 +125,7 @@ def figure5(runs: Sequence[Run]) -> Drawn:
         f"nearest is off on average, in patches. m̃ and b are left out."
     )
     figure = draw.similarities(maps, queries, grids, notes, _DRAWS)
-    return Drawn("Figure 5: where a noisy position points", caption, figure, table, table)
+    return Drawn("Figure 5: where a noisy position points", caption, figure, numbers, table)
 
 
 def spectrum(runs: Sequence[Run]) -> Drawn:
@@ -175,15 +176,14 @@ def correlations(runs: Sequence[Run]) -> Drawn:
     figure = draw.correlation_maps(
         {name: positions.correlations(matrix) for name, matrix in found.items()}
     )
-    table = {
-        name: {"rms correlation": positions.mean_correlation(matrix)}
-        for name, matrix in found.items()
-    }
+    means = {name: positions.mean_correlation(matrix) for name, matrix in found.items()}
+    numbers = {name: {"rms_correlation": mean} for name, mean in means.items()}
+    table = {name: {"rms correlation": mean} for name, mean in means.items()}
     caption = (
         "Correlation of the noise on every two channels of ψ: sines and cosines of the column (x) "
         "and of the row (y), frequencies falling from left to right within each. The diagonal is 1."
     )
-    return Drawn("Correlations of the noise", caption, figure, table, table)
+    return Drawn("Correlations of the noise", caption, figure, numbers, table)
 
 
 def likeness(runs: Sequence[Run]) -> Drawn:
@@ -205,11 +205,12 @@ def likeness(runs: Sequence[Run]) -> Drawn:
         "both. About 0 for untrained matrices of two seeds, 1 for multiples of the same."
     )
     table = {
-        what: {"likeness, mean": sum(pairs) / len(pairs)}
+        what: {"mean likeness": sum(pairs) / len(pairs)}
         for what, pairs in _kinds_of_pairs(runs, values).items()
         if pairs
     }
-    numbers = {"pairs": between, "means": table}
+    means = {what: row["mean likeness"] for what, row in table.items()}
+    numbers = {"pairs": between, "means": means}
     return Drawn("Likeness of A", caption, draw.likeness_matrix(names, values), numbers, table)
 
 

@@ -42,7 +42,10 @@ ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .
 ul.legend svg { width: 2.4rem; height: .8rem; margin-right: .4rem; vertical-align: middle; }
 details { margin: 1rem 0; } summary { cursor: pointer; }
 pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: .85rem; }
-@media (max-width: 36rem) { th, td { padding: .25rem .35rem; font-size: .85rem; } }
+@media (max-width: 36rem) {
+  th, td { padding: .25rem .35rem; font-size: .85rem; }
+  th:first-child, td:first-child { min-width: 5.5rem; }
+}
 @media print {
   body { margin: 0; max-width: none; font-size: 10pt; } nav { display: none; }
   figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }

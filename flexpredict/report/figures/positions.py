@@ -51,7 +51,7 @@ def similarities(
         panel.set_title(("deterministic", "one draw", f"mean of {draws}")[place % 3])
     bare(panels.ravel())
     bar = figure.colorbar(drawn, ax=panels.ravel().tolist(), fraction=0.03, aspect=30)
-    bar.set_label("cosine to ψ of each patch")
+    bar.set_label("cosine")
     return figure
 
 
