@@ -23,6 +23,7 @@ class Images:
         self.spec = spec
         self._progress = progress
         self._sources: dict[int, Source] = {}
+        self._readable: dict[tuple[int, int], bool] = {}  # row and channels
 
     def source(self, run: Run) -> Source:
         height = image_size(run.settings)[0]
@@ -35,8 +36,11 @@ class Images:
     def rows(self, run: Run, count: int) -> NDArray[np.int64]:
         """At most so many; those that cannot be decoded are left out."""
         source, channels = self.source(run), run.settings.in_channels
-        spread = np.unique(np.linspace(0, len(source) - 1, count).astype(np.int64))
-        found = [row for row in spread if _readable(source, int(row), channels)]
+        spread = np.linspace(0, len(source) - 1, count).astype(np.int64)
+        for row in spread.tolist():
+            if (row, channels) not in self._readable:
+                self._readable[row, channels] = _is_readable(source, row, channels)
+        found = [row for row in np.unique(spread) if self._readable[int(row), channels]]
         if not found:
             raise ValueError(f"none of {len(spread)} images that were tried can be decoded")
         return np.array(found)
@@ -56,7 +60,7 @@ class Images:
         return list(np.ascontiguousarray(shown))
 
 
-def _readable(source: Source, row: int, channels: int) -> bool:
+def _is_readable(source: Source, row: int, channels: int) -> bool:
     try:
         read_pixels(source, row, channels)
     except ValueError:

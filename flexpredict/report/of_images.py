@@ -62,7 +62,7 @@ def figure6(runs: Sequence[Run], images: Images) -> Drawn:
 
 
 def _predicts_features(run: Run) -> bool:
-    return isinstance(run.objective, IJepa)
+    return run.settings.objective == "ijepa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def neighbours(runs: Sequence[Run], images: Images) -> Drawn:
 
 def mask_examples(runs: Sequence[Run], images: Images) -> Drawn:
     run = runs[0]
-    sampler = build_sampler(run.settings, run.untrained.encoder.grid)
+    sampler = build_sampler(run.settings, run.grid)
     pictures = np.stack(images.pictures(run, images.rows(run, _SHOWN)))
     figure = draw_masks.mask_examples(sampler, pictures, run.settings.patch_size)
     caption = (

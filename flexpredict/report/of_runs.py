@@ -63,7 +63,7 @@ def figure4(runs: Sequence[Run]) -> Drawn:
 
 
 def _sizes(run: Run) -> dict[str, float]:
-    predictor, encoder = run.objective.predictor, run.objective.encoder
+    predictor = run.predictor
     A, token = positions.projection(predictor), _token(run, predictor)
     noise = positions.noise_matrix(predictor)
     psi = predictor.predictor_pos_embed
@@ -74,11 +74,11 @@ def _sizes(run: Run) -> dict[str, float]:
         "l1_token": token.abs().sum(),
         "l1_per_element_token": token.abs().mean(),
         "norm_token": token.norm(),
-        "norm_gamma": encoder.norm.weight.norm(),
         # rms(A n) / rms(ψ): see docs/fidelity.md on features of fixed norm
         "noise_to_position": noise.norm() / len(noise) ** 0.5 / psi.square().mean().sqrt(),
     }
-    return {"noise_std": run.noise_std} | {name: float(value) for name, value in found.items()}
+    sizes = {name: float(value) for name, value in found.items()}
+    return {"noise_std": run.noise_std, **sizes, "norm_gamma": run.norm_gamma}
 
 
 def _token(run: Run, predictor: Predictor) -> Tensor:
@@ -98,7 +98,7 @@ def _token_name(runs: Sequence[Run]) -> str:
 def figure5(runs: Sequence[Run]) -> Drawn:
     maps, queries, notes, numbers, table = {}, {}, {}, {}, {}
     for run in runs:
-        predictor = run.objective.predictor
+        predictor = run.predictor
         psi = predictor.predictor_pos_embed[0].detach().cpu()
         noise = positions.noise_matrix(predictor).cpu()
         rows, columns = predictor.grid
@@ -117,7 +117,7 @@ def figure5(runs: Sequence[Run]) -> Drawn:
         notes[run.name] = (
             f"own {100 * found.nearest_is_query:.0f} %, off {found.patches:.2f} patches"
         )
-    grids = {run.name: run.objective.predictor.grid for run in runs}
+    grids = {run.name: run.grid for run in runs}
     caption = (
         f"Cosine between the position of a query (ring) and that of every patch: ψ, ψ + A n for "
         f"one draw of n, and the mean of {_DRAWS} draws; two queries. Beside each name, over all "
@@ -153,7 +153,7 @@ def frequencies(runs: Sequence[Run]) -> Drawn:
     growth, numbers = {}, {}
     for run in runs:
         now = positions.variance_by_frequency(_A(run))
-        first = positions.variance_by_frequency(positions.projection(run.untrained.predictor))
+        first = positions.variance_by_frequency(positions.projection(run.untrained))
         growth[run.name] = now / first
         numbers[run.name] = {
             axis: {
@@ -233,7 +233,7 @@ def masks(runs: Sequence[Run]) -> Drawn:
     shares, numbers = {}, {}
     known: list[Any] = []
     for run in runs:
-        grid = run.untrained.encoder.grid
+        grid = run.grid
         about = grid, [getattr(run.settings, name) for name in _MASKING]
         if about in known:
             continue
@@ -269,17 +269,17 @@ FROM_RUNS: dict[str, Callable[[Sequence[Run]], Drawn]] = {
 
 
 def _A(run: Run) -> Tensor:
-    return positions.projection(run.objective.predictor).cpu()
+    return positions.projection(run.predictor).cpu()
 
 
 def _untrained(runs: Sequence[Run]) -> dict[str, Tensor]:
     """Each untrained A once: runs of one seed and one shape begin alike."""
-    return {_beginning(run, runs): positions.projection(run.untrained.predictor) for run in runs}
+    return {_beginning(run, runs): positions.projection(run.untrained) for run in runs}
 
 
 def _beginning(run: Run, runs: Sequence[Run]) -> str:
     """The name of a run's untrained A."""
-    shapes = {one.name: tuple(one.untrained.predictor.predictor_embed.weight.shape) for one in runs}
+    shapes = {one.name: tuple(one.untrained.predictor_embed.weight.shape) for one in runs}
     unlike = len(set(shapes.values())) > 1
     shape = ", {}×{}".format(*shapes[run.name]) if unlike else ""
     return f"untrained, seed {run.settings.seed}{shape}"

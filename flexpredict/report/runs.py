@@ -5,15 +5,17 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from flexpredict.build import build_objective
+from flexpredict.build import build_objective, image_size
 from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import WEIGHTS
 from flexpredict.evaluate.results import read_all
+from flexpredict.model.masking import Grid
+from flexpredict.model.predictor import Predictor
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 
@@ -70,24 +72,42 @@ class Run:
             raise NotDrawn(f"{self.path} has no checkpoint yet: wait for its first one")
         return newest
 
-    @cached_property
+    @property
+    def grid(self) -> Grid:
+        height, width = image_size(self.settings)
+        return height // self.settings.patch_size, width // self.settings.patch_size
+
+    @property
     def objective(self) -> IJepa | Mae:
-        """Encoders and predictor as of the newest checkpoint."""
-        objective = build_objective(self.settings)
-        weights = checkpoint.read_weights(self.checkpoint / checkpoint.MODEL)
-        try:
-            objective.load_state_dict(weights)
-        except RuntimeError:
-            raise ValueError(
-                f"{self.checkpoint} does not hold the weights that {self.path / CONFIG} describes: "
-                f"was the file edited?"
-            ) from None
-        return objective.eval().requires_grad_(False).to(self.device)
+        """Encoders and predictor as of the newest checkpoint, read again unless asked twice."""
+        return _load(self, self.checkpoint)
 
     @cached_property
-    def untrained(self) -> IJepa | Mae:
-        """The same with its first weights."""
-        return build_objective(self.settings).eval().requires_grad_(False)
+    def predictor(self) -> Predictor:
+        return self.objective.predictor
+
+    @cached_property
+    def norm_gamma(self) -> float:
+        """Of the scale of the context encoder's last norm."""
+        return float(self.objective.encoder.norm.weight.norm())
+
+    @cached_property
+    def untrained(self) -> Predictor:
+        """The predictor with its first weights."""
+        return build_objective(self.settings).predictor.requires_grad_(False)
+
+
+@lru_cache(maxsize=1)  # encoders of a whole sweep may not fit into memory
+def _load(run: Run, folder: Path) -> IJepa | Mae:
+    objective = build_objective(run.settings)
+    try:
+        objective.load_state_dict(checkpoint.read_weights(folder / checkpoint.MODEL))
+    except RuntimeError:
+        raise ValueError(
+            f"{folder} does not hold the weights that {run.path / CONFIG} describes: was that "
+            f"file edited?"
+        ) from None
+    return objective.eval().requires_grad_(False).to(run.device)
 
 
 def read_run(path: Path, name: str | None = None, device: str = "cpu") -> Run:
