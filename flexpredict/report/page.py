@@ -29,7 +29,9 @@ th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right
 th { min-width: 4.5rem; }
 tbody th { font-weight: normal; }
 th:first-child, td:first-child { text-align: left; min-width: 8rem; }
-tr.differs > * { background: #fff3d6; } small { color: #555; white-space: nowrap; }
+th:first-child { position: sticky; left: 0; background: #fff; }
+tr.differs > *, tr.differs > th:first-child { background: #fff3d6; }
+data, small { white-space: nowrap; } small { color: #555; }
 figure { margin: 1rem 0; }
 figure img, figure svg { max-width: 100%; height: auto; }
 figcaption, .note { color: #555; font-size: .9rem; overflow-wrap: anywhere; }
@@ -50,6 +52,8 @@ pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: .85rem; 
   body { margin: 0; max-width: none; font-size: 10pt; } nav { display: none; }
   figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
   * { print-color-adjust: exact; } .scroll, .wide { overflow: visible; }
+  table { font-size: 8pt; } th, td { padding: .1rem .3rem; overflow-wrap: anywhere; }
+  th { min-width: 0; } th:first-child { min-width: 5rem; }
   .panels { grid-template-columns: repeat(2, 1fr); } img.broad { min-width: 0; }
   details:not([open])::details-content { content-visibility: visible; block-size: auto; }
 }

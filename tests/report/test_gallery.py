@@ -193,6 +193,24 @@ def test_released_form__b_stands_in_for_the_token(images: Path, tmp_path: Path) 
     assert sizes["fixed"]["noise_to_position"] == pytest.approx(1 / np.sqrt(0.5), rel=1e-5)
 
 
+def test_figures__of_rectangular_images_of_one_channel(images: Path, tmp_path: Path) -> None:
+    unlike = SMALL | {"image_size": (32, 48), "in_channels": 1}
+    fp.pretrain(images, tmp_path / "grey", **unlike)
+    fp.pretrain(images, tmp_path / "square", **SMALL)
+    runs = [tmp_path / "grey", tmp_path / "square"]
+    found = fp.figures(runs, tmp_path / "out", formats=[], device="cpu")  # of unlike grids, too
+    assert set(NAMES) - set(found.drawn) == {"fig3", "fig4"}
+    coverage = found.drawn["masks"].numbers
+    assert [len(one["target"]["by_column"]) for one in coverage.values()] == [12, 8]
+
+
+def test_runs__of_one_name_are_called_by_their_paths(runs: list[Path], tmp_path: Path) -> None:
+    pair = [tmp_path / folder / "run" for folder in ("a", "b")]
+    for path in pair:
+        shutil.copytree(runs[0], path)
+    assert [run.name for run in read_runs([*pair, runs[0]])] == [*map(str, pair), "still"]
+
+
 def _run(name: str, **settings: Any) -> Run:
     return Run(Path(name), name, fp.Settings(**settings))
 
@@ -228,11 +246,16 @@ def test_wrong_input__one_sentence_exit_2_nothing_lost(
     shutil.rmtree(begun / "checkpoints")
     shutil.copytree(runs[0], silent)
     (silent / "metrics.jsonl").unlink()
+    edited = tmp_path / "edited"
+    shutil.copytree(runs[0], edited)
+    config = edited / "config.yaml"
+    config.write_text(config.read_text().replace("vit_nano", "vit_tiny"))
     run, new = runs[0], tmp_path / "new"
     cases = {
         "is no run": ["figures", empty, "--out", new],
         "has no checkpoint yet": ["figures", begun, "--only", "fig5", "--out", new],
         "the run has not logged yet": ["figures", silent, "--out", new],
+        "was that file edited?": ["figures", edited, "--out", new],
         "there is no figure 'fig7'": ["figures", run, "--only", "fig5,fig7", "--out", new],
         "fig4 cannot be drawn": ["figures", run, "--only", "fig4", "--out", new],
         "not as 'bmp'": ["figures", run, "--format", "png,bmp", "--out", new],
