@@ -16,8 +16,8 @@ class Drawn:
     caption: str
     figure: Figure
     numbers: Mapping[str, Any]  # all of them, for figures.json
-    table: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     # Those that people quote: run -> quantity -> number.
+    table: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # image -> images near it
 
 

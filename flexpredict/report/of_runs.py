@@ -134,10 +134,10 @@ def spectrum(runs: Sequence[Run]) -> Drawn:
     ranks = {name: positions.effective_rank(values) for name, values in trained.items()}
     first = {name: positions.effective_rank(values) for name, values in untrained.items()}
     numbers = {
-        name: {"eigenvalues": _list(values), "effective_rank": ranks[name]}
+        name: {"eigenvalues": values.tolist(), "effective_rank": ranks[name]}
         for name, values in trained.items()
     } | {
-        name: {"eigenvalues": _list(values), "effective_rank": first[name]}
+        name: {"eigenvalues": values.tolist(), "effective_rank": first[name]}
         for name, values in untrained.items()
     }
     table = {name: {"effective rank of A Aᵀ": rank} for name, rank in (ranks | first).items()}
@@ -157,9 +157,9 @@ def frequencies(runs: Sequence[Run]) -> Drawn:
         growth[run.name] = now / first
         numbers[run.name] = {
             axis: {
-                "variance": _list(run.noise_std**2 * now[place]),
-                "diagonal_of_A_AT": _list(now[place]),
-                "over_untrained": _list(growth[run.name][place]),
+                "variance": (run.noise_std**2 * now[place]).tolist(),
+                "diagonal_of_A_AT": now[place].tolist(),
+                "over_untrained": growth[run.name][place].tolist(),
             }
             for place, axis in enumerate(("column", "row"))
         }
@@ -247,8 +247,8 @@ def masks(runs: Sequence[Run]) -> Drawn:
                 "mean": float(share.mean()),
                 "lowest": float(share.min()),
                 "highest": float(share.max()),
-                "by_row": _list(share.mean(1)),
-                "by_column": _list(share.mean(0)),
+                "by_row": share.mean(1).tolist(),
+                "by_column": share.mean(0).tolist(),
             }
             for kind, share in zip(("context", "target"), shares[name], strict=True)
         }
@@ -290,7 +290,3 @@ def _numbers(lines: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
         name: [asdict(point) | {"mean": point.mean, "std": point.std} for point in points]
         for name, points in lines.items()
     }
-
-
-def _list(values: Tensor) -> list[float]:
-    return values.tolist()

@@ -26,7 +26,7 @@ from flexpredict.report.runs import Run, differing
 
 _PLACES = ("step", "epoch")  # where a line of metrics is, not what it found
 _SCHEDULE = ("lr", "weight_decay", "ema", "images_per_second", "seconds")
-_SMOOTH = 60  # a curve of more than this many means is smoothed
+_SMOOTH = 60  # means are taken over so many parts of a curve, if lines are more
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ def write_run_page(
         "Settings": _settings(runs),
     }
     parts = {name: content for name, content in parts.items() if content}
-    links = " ".join(f'<a href="#{name.lower()}">{name}</a>' for name in parts)
+    links = " ".join(f'<a href="#about-{name.lower()}">{name}</a>' for name in parts)
     sections = [f"<nav>{links}</nav>"]
     for name, content in parts.items():
-        sections += [f'<h2 id="{name.lower()}">{name}</h2>', content]
+        sections += [f'<h2 id="about-{name.lower()}">{name}</h2>', content]
     write_text(path, page(title, sections))
 
 
@@ -118,7 +118,6 @@ def _curves(runs: Sequence[Run], bands: Mapping[str, Band], verdicts: Mapping[st
     keys = list(dict.fromkeys(key for run in runs for line in run.metrics for key in line))
     gauges = [key for key in keys if key not in (*_PLACES, *_SCHEDULE)]
     lines = {run.name: run.metrics for run in runs}
-
     smooth = max(len(run.metrics) for run in runs) // _SMOOTH
 
     def panels(names: Sequence[str]) -> str:

@@ -97,12 +97,13 @@ def test_gauges__others_than_ours_appear_with_band_and_words(
     assert tables["gauges"]["rankme"] == ["14.5"]
     assert float(tables["gauges"]["gradient_norm"][0]) == lines[-2]["gradient_norm"]
     assert 'alt="rankme over steps"' in page
+    assert "#about-health" in page
     assert "Healthy &lt;so far&gt;." in page
     assert "gauged: features fill the space" in page
     assert "what healthy runs showed" in page
     write_run_page(path, read_runs([copy]), NOTHING)
     page = path.read_text()
-    assert 'id="health"' not in page
+    assert "#about-health" not in page
     assert "healthy" not in page
 
 
@@ -152,6 +153,11 @@ def test_browser__no_errors_no_requests_and_text_stays_text(report: Path, tmp_pa
         assert NASTY in text
         assert "<script>alert(2)<.png" in text
         assert page.evaluate("document.scripts.length") == 0
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
+        assert len(set(ids)) == len(ids)
+        links = page.evaluate("[...document.links].map(link => link.hash.slice(1))")
+        assert links
+        assert set(links) <= set(ids)
         broken = "[...document.images].filter(image => !image.naturalWidth).length"
         assert page.evaluate(broken) == 0
         assert page.evaluate("document.images.length") == 15
