@@ -6,7 +6,19 @@
 >>> z = encoder.features(images)
 """
 
-from flexpredict.api import demo, features, finetune, knn, load, logistic, pretrain, probe, video
+from flexpredict.api import (
+    demo,
+    features,
+    figures,
+    finetune,
+    knn,
+    load,
+    logistic,
+    pretrain,
+    probe,
+    video,
+    write_report,
+)
 from flexpredict.config import Settings
 from flexpredict.model.masking import EvenMasks, Masks, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions, sincos_positions
@@ -26,6 +38,7 @@ __all__ = [
     "create_encoder",
     "demo",
     "features",
+    "figures",
     "finetune",
     "knn",
     "load",
@@ -34,4 +47,5 @@ __all__ = [
     "probe",
     "sincos_positions",
     "video",
+    "write_report",
 ]

@@ -1,6 +1,6 @@
 """What people call from Python; the command line calls the same."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
@@ -32,6 +32,8 @@ from flexpredict.train.monitor import Tally
 
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
+    from flexpredict.report.gallery import Gallery
+    from flexpredict.report.runs import Run
 
 _MEASURED = 2000  # images whose channels are measured, at most
 
@@ -301,6 +303,66 @@ def demo(
     )
 
     return run_demo(Path(out), minutes=minutes, seed=seed, device=device)
+
+
+def figures(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path = "figures",
+    *,
+    data: Data | None = None,
+    only: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png", "svg"),
+    device: str | None = None,
+) -> "Gallery":
+    """Draws the paper's figures and more from runs, and writes the numbers behind them.
+
+    data: images for the figures that need some; by default those of the first run that says which.
+    only: names of figures; by default all that these runs allow. `skipped` says why one is missing.
+    """
+    from flexpredict.report import gallery  # nobody else has to wait for matplotlib
+
+    opened = _read_runs(runs, device)
+    gallery.check_folder(Path(out), formats)
+    found = _draw(opened, data, only)
+    gallery.write_figures(found, opened, Path(out), formats)
+    return found
+
+
+def write_report(
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    data: Data | None = None,
+    device: str | None = None,
+) -> Path:
+    """One self-contained page about runs, side by side; gives its path.
+
+    out: by default report.html in the folder of a single run, else in the current folder.
+    data: as for `figures`.
+    """
+    from flexpredict.report import run_page
+
+    opened = _read_runs(runs, device)
+    folder = opened[0].path if len(opened) == 1 else Path()
+    path = folder / "report.html" if out is None else Path(out)
+    run_page.check_page(path)
+    run_page.write_run_page(path, opened, _draw(opened, data, None))
+    return path
+
+
+def _read_runs(runs: str | Path | Sequence[str | Path], device: str | None) -> list["Run"]:
+    from flexpredict.report.runs import read_runs
+
+    several = [runs] if isinstance(runs, str | Path) else runs
+    return read_runs([Path(run) for run in several], str(pick_device(device)))
+
+
+def _draw(runs: list["Run"], data: Data | None, only: Sequence[str] | None) -> "Gallery":
+    from flexpredict.report.gallery import draw_figures
+    from flexpredict.report.images import find_images
+
+    images = find_images(runs, data, progress=Tally("scenes"))
+    return draw_figures(runs, images, only, progress=Tally("figures"))
 
 
 def _open(

@@ -13,7 +13,7 @@ from flexpredict.engine.checkpoint import write_text
 from flexpredict.engine.distributed import pick_device
 from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
-from flexpredict.report.page import write_demo_page
+from flexpredict.report.demo_page import write_demo_page
 from flexpredict.train.monitor import Tally
 from flexpredict.train.together import Job, train_together
 

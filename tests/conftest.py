@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, so that two processes of pytest-xdist do not fight for cores."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 import torch
 from PIL import Image
 
@@ -54,6 +56,21 @@ def photos(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Pa
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(picture).save(path)
     return folder
+
+
+@pytest.fixture(scope="session")
+def images(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of them under names that must stay text."""
+    folder = tmp_path_factory.mktemp("images")
+    for number, path in enumerate(sorted(photos.rglob("*.png"))[:24]):
+        shutil.copy(path, folder / f"{number:02d}<script>alert(2)<.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A small sweep."""
+    return sweep.make(tmp_path_factory.mktemp("runs"), images)
 
 
 Command = Callable[..., tuple[int, str, str]]

@@ -106,7 +106,7 @@ def recipes(
 
 
 def _print_accuracies(accuracies: Mapping[str, Mapping[str, float]]) -> None:
-    from flexpredict.report.page import ROW_NAMES, TASK_NAMES
+    from flexpredict.report.demo_page import ROW_NAMES, TASK_NAMES
 
     table = Table()
     table.add_column("test accuracy, %")

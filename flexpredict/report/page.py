@@ -1,144 +1,132 @@
-"""A self-contained page: no network, opens from disk, prints well. It starts from run folders."""
+"""What every page is made of: self-contained, no network, opens from disk, prints well."""
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
-import numpy as np
+from matplotlib.figure import Figure
 
-from flexpredict.build import build_sampler, image_size
-from flexpredict.config import Settings, read_settings
-from flexpredict.data.sources import Source
-from flexpredict.data.transforms import Transform, read_images
-from flexpredict.engine.checkpoint import write_text
-from flexpredict.report import figures
+from flexpredict.report.figures.style import to_png, to_svg
+from flexpredict.version import VERSION
 
+GENERATOR = '<meta name="generator" content="FlexPredict'
+_PIXELS = 130  # of a page, for an inch of a figure
+_BROAD = 5  # inches: broader ones scroll on a telephone, where their text could not be read
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1c; background: #fff;
-       max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-figure { margin: 1rem 0; overflow-x: auto; }
-figure svg, figure img { max-width: 100%; height: auto; }
-figcaption, .note { color: #555; font-size: .9rem; }
-details { margin: 1rem 0; } pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; }
-.wide { overflow-x: auto; }
-@media (max-width: 36rem) { th, td { padding: .25rem .35rem; font-size: .85rem; } }
-@media print { body { margin: 0; max-width: none; } figure, table { break-inside: avoid; } }
-"""
-# What people call the rows and columns of the demo's table.
-ROW_NAMES = {
-    "majority": "majority class",
-    "pixels": "pixel block means",
-    "untrained": "untrained encoder",
-    "deterministic": "deterministic positions",
-    "stop": "StoP",
+       max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin-bottom: .2rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin-top: 2.4rem; border-bottom: 1px solid #ddd; }
+h3 { font-size: 1.05rem; margin-top: 1.8rem; }
+p, figcaption, li { max-width: 48rem; }
+nav a { margin-right: 1rem; } a { color: #0060a0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right;
+         vertical-align: top; }
+th { min-width: 4.5rem; }
+tbody th { font-weight: normal; }
+th:first-child, td:first-child { text-align: left; min-width: 8rem; }
+th:first-child { position: sticky; left: 0; background: #fff; }
+tr.differs > *, tr.differs > th:first-child { background: #fff3d6; }
+data, small { white-space: nowrap; } small { color: #555; }
+figure { margin: 1rem 0; }
+figure img, figure svg { max-width: 100%; height: auto; }
+figcaption, .note { color: #555; font-size: .9rem; overflow-wrap: anywhere; }
+.scroll, .wide { overflow-x: auto; } img.broad { min-width: 34rem; }
+.panels { display: grid; gap: .5rem 1.5rem;
+          grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); }
+li, .note { overflow-wrap: anywhere; }
+.panels figure { margin: 0; } .panels img { width: 100%; }
+ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; }
+ul.legend svg { width: 2.4rem; height: .8rem; margin-right: .4rem; vertical-align: middle; }
+details { margin: 1rem 0; } summary { cursor: pointer; }
+pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: .85rem; }
+@media (max-width: 36rem) {
+  th, td { padding: .25rem .35rem; font-size: .85rem; }
+  th:first-child, td:first-child { min-width: 5.5rem; }
 }
-TASK_NAMES = {"count": "count", "dist": "distance", "class": "class"}
-_SHOWN_IMAGES, _MASKED_IMAGES, _SMOOTH = 32, 6, 25
+@media print {
+  body { margin: 0; max-width: none; font-size: 10pt; } nav { display: none; }
+  figure, tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  * { print-color-adjust: exact; } .scroll, .wide { overflow: visible; }
+  table { font-size: 8pt; } th, td { padding: .1rem .3rem; overflow-wrap: anywhere; }
+  th { min-width: 0; } th:first-child { min-width: 5rem; }
+  .panels { grid-template-columns: repeat(2, 1fr); } img.broad { min-width: 0; }
+  details:not([open])::details-content { content-visibility: visible; block-size: auto; }
+}
+"""
 
 
-def write_demo_page(
-    path: Path,
-    runs: Sequence[Path],
-    accuracies: Mapping[str, Mapping[str, float]],
-    source: Source,
-    settings: Settings,
-) -> None:
-    """The demo's page: table, curves, masks and scenes."""
-    shown = _images(source, settings, _SHOWN_IMAGES)
-    named = {
-        ROW_NAMES[row]: {TASK_NAMES[task]: value for task, value in values.items()}
-        for row, values in accuracies.items()
-    }
-    sampler = build_sampler(settings, _grid(settings))
-    metrics = {run.name: read_metrics(run) for run in runs}
-    gauges = {"loss": "loss", "norm_A": "norm of A", "norm_mask_token": "norm of the mask token"}
-    sections = [
-        "<p class=note>Two encoders were pretrained on the embedded scenes, one with deterministic "
-        "and one with stochastic positions (StoP). A ridge probe on frozen features of the target "
-        "encoder was fitted on the training scenes and tested once. One seed, a very small "
-        "model: the demo makes no claim about StoP against deterministic positions.</p>",
-        "<h2>Probes</h2>",
-        _table(named),
-        _figure(
-            figures.to_svg(figures.bars(named, ROW_NAMES["majority"])), "Test accuracy by task."
-        ),
-        "<h2>Curves</h2>",
-        _figure(
-            figures.to_svg(figures.curves(metrics, gauges, smooth=_SMOOTH)),
-            f"Every step, and the mean of {_SMOOTH} steps.",
-        ),
-        "<h2>Masks</h2>",
-        _picture(
-            figures.mask_examples(sampler, shown[:_MASKED_IMAGES], settings.patch_size),
-            "What the context encoder sees (light blue below), and target blocks, a colour each.",
-        ),
-        _picture(figures.mask_coverage(sampler), f"Coverage of the {settings.masking} masks."),
-        "<h2>Scenes</h2>",
-        _picture(figures.image_grid(shown), "The first training scenes."),
-        "<h2>Settings</h2>",
-        *(_settings(run) for run in runs),
-    ]
-    write_text(path, _page("FlexPredict demo", sections))
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def _page(title: str, sections: Sequence[str]) -> str:
+def page(title: str, sections: Sequence[str]) -> str:
     body = "\n".join(sections)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'{GENERATOR} {escape(VERSION)}">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
 
 
-def _table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    tasks = list(next(iter(rows.values())))
-    head = "".join(f"<th>{escape(task)}</th>" for task in ["test accuracy, %", *tasks, "mean"])
+def table(
+    head: Sequence[str], rows: Mapping[str, Sequence[str]], *, name: str, marked: Sequence[str] = ()
+) -> str:
+    """Cells are HTML, titles of rows and columns are text; runs differ in the marked rows.
+
+    name: the element's id
+    """
+    titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
     body = []
-    for name, values in rows.items():
-        numbers = [values[task] for task in tasks]
-        cells = "".join(f"<td>{n:.1f}</td>" for n in [*numbers, sum(numbers) / len(numbers)])
-        body.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
-    rows_of = "".join(body)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows_of}</tbody></table>"
-    return f"<div class=wide>{table}</div>"
+    for title, cells in rows.items():
+        kind = " class=differs" if title in marked else ""
+        title = f"≠ {title}" if kind else title  # not by colour alone
+        shown = "".join(f"<td>{cell}</td>" for cell in cells)
+        body.append(f'<tr{kind}><th scope="row">{escape(title)}</th>{shown}</tr>')
+    return (
+        f'<div class=wide><table id="{escape(name)}"><thead><tr>{titles}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
 
 
-def _figure(content: str, caption: str) -> str:
-    return f"<figure>{content}<figcaption>{escape(caption)}</figcaption></figure>"
+def number(value: float | None, digits: str = ".4g") -> str:
+    """Rounded for the eye, exact in the page's source."""
+    if value is None:
+        return "–"
+    return f'<data value="{json.dumps(value)}">{value:{digits}}</data>'
 
 
-def _picture(figure: Any, caption: str) -> str:
-    data = base64.b64encode(figures.to_png(figure)).decode()
-    image = f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
-    return _figure(image, caption)
+def vector(figure: Figure, caption: str, alt: str | None = None) -> str:
+    """A figure of lines. As an image of its own, its names cannot meet those of others."""
+    return _figure("image/svg+xml", to_svg(figure).encode(), figure, caption, alt)
 
 
-def _settings(run: Path) -> str:
-    text = escape(read_settings(run / "config.yaml").to_yaml())
-    return f"<details><summary>{escape(run.name)}</summary><pre>{text}</pre></details>"
+def picture(figure: Figure, caption: str, alt: str | None = None) -> str:
+    """A figure of pixels."""
+    return _figure("image/png", to_png(figure), figure, caption, alt)
 
 
-def _images(source: Source, settings: Settings, count: int) -> Any:
-    rows = range(min(count, len(source)))
-    images = read_images(source, rows, image_size(settings), Transform(), settings.in_channels)
-    return np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
+def _figure(kind: str, data: bytes, figure: Figure, caption: str, alt: str | None) -> str:
+    source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    width, height = figure.get_size_inches()
+    broad = " class=broad" if width > _BROAD else ""
+    size = f'width="{width * _PIXELS:.0f}" height="{height * _PIXELS:.0f}"'
+    image = f'<img{broad} {size} alt="{escape(alt or caption)}" src="{source}">'
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure><div class=scroll>{image}</div>{below}</figure>"
 
 
-def _grid(settings: Settings) -> tuple[int, int]:
-    height, width = image_size(settings)
-    return height // settings.patch_size, width // settings.patch_size
+def folded(summary: str, content: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def swatch(style: Mapping[str, Any]) -> str:
+    """A piece of line as it is drawn in figures."""
+    dash = style["linestyle"]
+    pattern = "" if dash == "-" else " ".join(str(3 * part) for part in dash[1])
+    return (
+        f'<svg viewBox="0 0 36 8" aria-hidden="true"><line x1="0" y1="4" x2="36" y2="4" '
+        f'stroke="{style["color"]}" stroke-width="3" stroke-dasharray="{pattern}"/></svg>'
+    )

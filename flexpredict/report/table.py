@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from flexpredict.config import Settings, read_settings
-from flexpredict.evaluate.results import read_all
+from flexpredict.config import Settings
+from flexpredict.report.runs import Run, read_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def paper_table(number: str, runs: Iterable[Path] = ()) -> PublishedTable:
             f"{', '.join(published['tables'])}"
         )
     table = published["tables"][number]
-    known = [_read_run(run) for run in runs]
+    known = [read_run(run) for run in runs]
     columns = [published["columns"][name] for name in table["columns"]]
     rows = []
     for kind, model, *figures in table["rows"]:
@@ -65,23 +65,10 @@ def paper_table(number: str, runs: Iterable[Path] = ()) -> PublishedTable:
     return PublishedTable(number, table["title"], table.get("note", ""), titles, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    path: Path
-    settings: Settings
-    evaluations: list[dict[str, Any]]
-
-
 @functools.cache
 def _published() -> Mapping[str, Any]:
     text = (resources.files("flexpredict.report") / "published.yaml").read_text()
     return dict(yaml.safe_load(text))
-
-
-def _read_run(path: Path) -> _Run:
-    if not (path / "config.yaml").is_file():
-        raise ValueError(f"{path} is no run: expected a folder with config.yaml")
-    return _Run(path, read_settings(path / "config.yaml"), read_all(path))
 
 
 def _is_of(settings: Settings, kind: str, model: str) -> bool:
@@ -95,7 +82,7 @@ def _is_of(settings: Settings, kind: str, model: str) -> bool:
     return same and all(getattr(settings, key) == value for key, value in wanted)
 
 
-def _cell(figure: float, column: Mapping[str, Any], runs: list[_Run]) -> Cell:
+def _cell(figure: float, column: Mapping[str, Any], runs: list[Run]) -> Cell:
     """The first evaluation, run by run, that is the column's."""
     for run in runs:
         for found in run.evaluations:

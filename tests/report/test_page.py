@@ -11,8 +11,12 @@ import flexpredict as fp
 from flexpredict.build import build_sampler
 from flexpredict.config import read_settings
 from flexpredict.data.sources import MemorySource
-from flexpredict.report import figures
-from flexpredict.report.page import read_metrics, write_demo_page
+from flexpredict.report.analysis.masks import coverage
+from flexpredict.report.demo_page import write_demo_page
+from flexpredict.report.figures.curves import curves
+from flexpredict.report.figures.masks import mask_coverage, mask_examples
+from flexpredict.report.figures.style import line_style, to_png
+from flexpredict.report.runs import read_run
 
 ROWS = {"majority": {"count": 13.12, "dist": 20.0}, "stop": {"count": 25.46, "dist": 44.44}}
 
@@ -31,32 +35,46 @@ def test_page__numbers_and_names(run: Path, pictures: np.ndarray, tmp_path: Path
     path = tmp_path / "report.html"
     write_demo_page(path, [run], ROWS, MemorySource(pictures), read_settings(run / "config.yaml"))
     page = path.read_text()
-    for number in ("13.1", "20.0", "25.5", "44.4"):
-        assert f"<td>{number}</td>" in page
+    for exact, shown in ((13.12, "13.1"), (20.0, "20.0"), (25.46, "25.5"), (44.44, "44.4")):
+        assert f'<td><data value="{exact}">{shown}</data></td>' in page
     assert "<script" not in page
     assert "a&lt;script&gt;alert(1)&lt;" in page  # the name of the run
-    assert "<td>StoP</td>" in page
+    assert '<th scope="row">StoP</th>' in page
     assert not re.search(r"""(src|href)=["']?http""", page)
 
 
-def test_metrics__are_the_runs_own(run: Path) -> None:
-    lines = read_metrics(run)
-    raw = (run / "metrics.jsonl").read_text().splitlines()
-    assert lines == [json.loads(line) for line in raw]
+def test_metrics__are_the_runs_own(run: Path, tmp_path: Path) -> None:
+    raw = (run / "metrics.jsonl").read_text()
+    assert read_run(run).metrics == [json.loads(line) for line in raw.splitlines()]
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.yaml").write_text((run / "config.yaml").read_text())
+    (cut / "metrics.jsonl").write_text(raw[:-20])  # a write that did not end
+    assert read_run(cut).metrics == read_run(run).metrics[:-1]
 
 
 def test_curves__draw_every_run_and_metric(run: Path) -> None:
-    figure = figures.curves({"one": read_metrics(run)}, {"loss": "loss", "norm_A": "A"})
+    lines = read_run(run).metrics
+    figure = curves({"one": lines}, {"loss": "loss", "norm_A": "A"})
     drawn = figure.axes[0].lines[0]
-    np.testing.assert_allclose(drawn.get_ydata(), [line["loss"] for line in read_metrics(run)])
+    np.testing.assert_allclose(drawn.get_ydata(), [line["loss"] for line in lines])
     assert len(figure.axes) == 2
+
+
+def test_curves__more_runs_than_colours_are_told_apart() -> None:
+    lines = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
+    figure = curves({f"run {number}": lines for number in range(20)}, {"loss": "loss"})
+    assert len(figure.axes[0].lines) == 20
+    assert len({str(line_style(number)) for number in range(20)}) == 20
 
 
 @pytest.mark.parametrize("masking", ["even", "paper", "random"])
 def test_masks__are_drawn_for_every_sampler(masking: str, pictures: np.ndarray) -> None:
     settings = fp.Settings(model="vit_nano", patch_size=4, image_size=32, masking=masking)  # type: ignore[arg-type]
     sampler = build_sampler(settings, (8, 8))
-    assert figures.to_png(figures.mask_examples(sampler, pictures[:3], 4)).startswith(b"\x89PNG")
-    coverage = figures.mask_coverage(sampler)
-    shares = [np.asarray(panel.images[0].get_array()) for panel in coverage.axes[:2]]
-    assert all((share >= 0).all() and (share <= 1 + 1e-9).all() for share in shares)
+    assert to_png(mask_examples(sampler, pictures[:3], 4)).startswith(b"\x89PNG")
+    shares = coverage(sampler)
+    assert all((share >= 0).all() and (share <= 1).all() for share in shares)
+    drawn = mask_coverage({masking: shares}).axes[:2]
+    for panel, share in zip(drawn, shares, strict=True):
+        np.testing.assert_array_equal(panel.images[0].get_array(), share)

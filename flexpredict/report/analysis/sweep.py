@@ -1,0 +1,62 @@
+"""Runs as points of a sweep over noise_std: what Figures 3 and 4 are drawn from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flexpredict.config import WITHOUT_EFFECT
+from flexpredict.report.runs import Run, differing
+
+_KINDS = ("learned covariance", "fixed covariance", "learned positions")
+_OF_A_SWEEP = {"positions", "noise_std", "seed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What runs of one noise_std have in common; several are seeds."""
+
+    noise_std: float
+    values: dict[str, float]  # by run
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.values.values())))
+
+    @property
+    def std(self) -> float | None:
+        """Over seeds, where there are several."""
+        several = list(self.values.values())
+        return float(np.std(several, ddof=1)) if len(several) > 1 else None
+
+
+def series(runs: Sequence[Run], values: Mapping[str, float]) -> dict[str, list[Point]]:
+    """Points of each kind of noise, by rising noise_std; runs without noise belong to all kinds.
+
+    Runs that differ in another setting than those of a sweep are series of their own.
+    """
+    others = [
+        name for name in differing(runs) if name not in _OF_A_SWEEP and name not in WITHOUT_EFFECT
+    ]
+    found: dict[tuple[str, ...], dict[str, dict[float, dict[str, float]]]] = {}
+    for run in runs:
+        if run.name in values:
+            group = tuple(f"{name}={getattr(run.settings, name)}" for name in others)
+            kinds = found.setdefault(group, {})
+            points = kinds.setdefault(_kind(run), {})
+            points.setdefault(run.noise_std, {})[run.name] = values[run.name]
+    named = {}
+    for group, kinds in found.items():
+        still = kinds.pop("no noise", {})
+        for kind in [kind for kind in _KINDS if kind in kinds] or ["no noise"]:
+            points = still | kinds.get(kind, {})
+            named[", ".join([kind, *group])] = [Point(std, points[std]) for std in sorted(points)]
+    return named
+
+
+def _kind(run: Run) -> str:
+    if run.settings.positions == "learned":
+        return "learned positions"
+    if run.noise_std == 0:
+        return "no noise"
+    return "fixed covariance" if run.settings.positions == "fixed" else "learned covariance"

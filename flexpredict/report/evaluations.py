@@ -1,0 +1,32 @@
+"""Evaluations of several runs, side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flexpredict.report.runs import Run
+
+
+def by_label(runs: Sequence[Run]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """What was evaluated -> run -> the evaluation as it stands in its file."""
+    rows: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for run in runs:
+        for one in run.evaluations:
+            rows.setdefault(label(one), {})[run.name] = one
+    return dict(sorted(rows.items()))
+
+
+def label(one: Mapping[str, Any]) -> str:
+    """What was done, in words: equal for what can be compared."""
+    parts = [f"{one['task']}, {one['method']}"]
+    parts += [one["protocol"]] if one["protocol"] != "default" else []
+    parts += [f"labels {one['labels']}"] if one.get("labels", "all") != "all" else []
+    parts += [f"{one['encoder']} encoder"] if one["encoder"] != "target" else []
+    parts += [f"{key}={value}" for key, value in sorted(one.get("variant", {}).items())]
+    parts += [one["data"]] if one.get("data") else []
+    return ", ".join(parts)
+
+
+def score(one: Mapping[str, Any]) -> float | None:
+    """The number that counts, in percent: accuracy, or J&F of videos."""
+    result = one["result"]
+    return result.get("accuracy", result.get("J&F"))

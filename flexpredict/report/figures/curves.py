@@ -1,0 +1,104 @@
+"""Curves over steps, and bars."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from flexpredict.report.figures.style import COLOURS, REFERENCE, legend_name, line_style, styled
+
+Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
+_NARROW = 3.4  # inches
+
+
+class Band(NamedTuple):
+    """What healthy runs showed: drawn behind a curve."""
+
+    steps: Sequence[float]
+    low: Sequence[float]
+    mid: Sequence[float]
+    high: Sequence[float]
+
+
+@styled
+def curves(runs: Mapping[str, Lines], keys: Mapping[str, str], smooth: int = 1) -> Figure:
+    """One panel for each metric (key -> title), one line for each run."""
+    figure = Figure(figsize=(_NARROW * len(keys), 2.5))
+    panels = figure.subplots(1, len(keys), squeeze=False)[0]
+    for panel, (key, title) in zip(panels, keys.items(), strict=True):
+        _draw(panel, runs, key, title, smooth, {}, None)
+    panels[0].legend()
+    return figure
+
+
+@styled
+def curve(
+    runs: Mapping[str, Lines],
+    key: str,
+    *,
+    smooth: int = 1,
+    styles: Mapping[str, Mapping[str, Any]],
+    band: Band | None = None,
+) -> Figure:
+    """One metric of several runs, over the reference band if there is one."""
+    figure = Figure(figsize=(_NARROW, 2.2))
+    _draw(figure.subplots(), runs, key, key, smooth, styles, band)
+    return figure
+
+
+def _draw(
+    panel: Axes,
+    runs: Mapping[str, Lines],
+    key: str,
+    title: str,
+    smooth: int,
+    styles: Mapping[str, Mapping[str, Any]],
+    band: Band | None,
+) -> None:
+    if band is not None:
+        panel.fill_between(band.steps, band.low, band.high, color=REFERENCE, alpha=0.18, lw=0)
+        panel.plot(band.steps, band.mid, color=REFERENCE, linewidth=0.8)
+    for place, (name, lines) in enumerate(runs.items()):
+        style = styles.get(name) or line_style(place)
+        known = [line for line in lines if line.get(key) is not None]
+        steps = np.array([line["step"] for line in known])
+        values = np.array([line[key] for line in known], dtype=float)
+        if smooth > 1 and len(values) > 2 * smooth:
+            panel.plot(steps, values, color=style["color"], alpha=0.25, linewidth=0.6)
+            steps, values = steps[smooth - 1 :], _running_mean(values, smooth)
+        marker = "." if len(values) < 12 else None
+        panel.plot(steps, values, label=legend_name(name), marker=marker, **style)
+    panel.set_title(title)
+    panel.set_xlabel("step")
+    panel.grid()
+
+
+@styled
+def bars(rows: Mapping[str, Mapping[str, float]], baseline: str) -> Figure:
+    """Accuracies by task, one bar for each row; a dashed line for the baseline row."""
+    tasks = list(rows[baseline])
+    shown = [name for name in rows if name != baseline]
+    figure = Figure(figsize=(7.2, 3.0))
+    panel = figure.subplots()
+    width = 0.8 / len(shown)
+    for place, name in enumerate(shown):
+        x = np.arange(len(tasks)) + (place - (len(shown) - 1) / 2) * width
+        heights = [rows[name][task] for task in tasks]
+        drawn = panel.bar(x, heights, width * 0.92, color=COLOURS[place], label=name)
+        panel.bar_label(drawn, fmt="%.1f", fontsize=7, padding=1)
+    for place, task in enumerate(tasks):
+        level = rows[baseline][task]
+        label = baseline if place == 0 else None
+        panel.plot([place - 0.45, place + 0.45], [level] * 2, "k--", linewidth=1, label=label)
+    panel.set_xticks(range(len(tasks)), tasks)
+    panel.set_ylabel("test accuracy, %")
+    panel.margins(y=0.12)
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+def _running_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    return np.convolve(values, np.ones(width) / width, mode="valid")

@@ -1,0 +1,223 @@
+"""The page of one or more runs: settings, curves, gauges, evaluations, figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from flexpredict.engine.checkpoint import write_text
+from flexpredict.report import evaluations
+from flexpredict.report.drawn import Drawn, styles_of
+from flexpredict.report.figures.curves import Band, curve
+from flexpredict.report.gallery import Gallery
+from flexpredict.report.of_images import FROM_IMAGES
+from flexpredict.report.page import (
+    GENERATOR,
+    folded,
+    number,
+    page,
+    picture,
+    swatch,
+    table,
+    vector,
+)
+from flexpredict.report.runs import Run, differing
+
+_PLACES = ("step", "epoch")  # where a line of metrics is, not what it found
+_SCHEDULE = ("lr", "weight_decay", "ema", "images_per_second", "seconds")
+_SMOOTH = 60  # means are taken over so many parts of a curve, if lines are more
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the doctor says of a run."""
+
+    summary: str
+    words: Mapping[str, str] = field(default_factory=dict)  # gauge -> what it shows
+
+
+def check_page(path: Path) -> None:
+    """Refuses to overwrite anything but a page of ours."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out {path}: the report is written as an .html file")
+    if not path.parent.is_dir():
+        raise ValueError(f"--out {path}: there is no folder {path.parent}")
+    if path.is_dir() or (path.exists() and GENERATOR not in path.read_text(errors="replace")):
+        raise ValueError(f"--out {path} exists and is no report of ours: choose another name")
+
+
+def write_run_page(
+    path: Path,
+    runs: Sequence[Run],
+    gallery: Gallery,
+    *,
+    bands: Mapping[str, Band] | None = None,
+    verdicts: Mapping[str, Verdict] | None = None,
+) -> None:
+    """bands: gauge -> what healthy runs showed; verdicts: run -> what the doctor says."""
+    verdicts = verdicts or {}
+    title = f"Run {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs side by side"
+    parts = {
+        "Overview": _overview(runs),
+        "Health": _health(runs, verdicts),
+        "Curves": _curves(runs, bands or {}, verdicts),
+        "Evaluations": _evaluations(runs),
+        "Figures": _figures(gallery),
+        "Settings": _settings(runs),
+    }
+    parts = {name: content for name, content in parts.items() if content}
+    links = " ".join(f'<a href="#about-{name.lower()}">{name}</a>' for name in parts)
+    sections = [f"<nav>{links}</nav>"]
+    for name, content in parts.items():
+        sections += [f'<h2 id="about-{name.lower()}">{name}</h2>', content]
+    write_text(path, page(title, sections))
+
+
+def _overview(runs: Sequence[Run]) -> str:
+    rows: dict[str, list[str]] = {
+        "state": [_state(run) for run in runs],
+        "model": [escape(_model(run)) for run in runs],
+        "positions": [escape(_positions(run)) for run in runs],
+        "seed": [str(run.settings.seed) for run in runs],
+        "images": [escape(str(run.settings.data or "not recorded")) for run in runs],
+        "batch size": [number(run.settings.batch_size, ",") for run in runs],
+        "last loss": [number(run.metrics[-1]["loss"]) for run in runs],
+    }
+    marked = [name for name, cells in rows.items() if len(set(cells)) > 1]
+    note = "<p class=note>≠ and a tint mark rows in which runs differ.</p>" if marked else ""
+    return table(_head(runs), rows, name="runs", marked=marked) + note
+
+
+def _state(run: Run) -> str:
+    step = f"{run.metrics[-1]['step']:,}"
+    if run.finished:
+        return f"finished, {step} steps"
+    return f"unfinished: step {step} of {run.steps:,}" if run.steps else f"unfinished: step {step}"
+
+
+def _model(run: Run) -> str:
+    s = run.settings
+    size = s.image_size if isinstance(s.image_size, int) else "×".join(map(str, s.image_size))
+    return f"{s.objective}, {s.model}, patch {s.patch_size} of {size} px"
+
+
+def _positions(run: Run) -> str:
+    positions = run.settings.positions
+    return f"{positions}, noise_std {run.noise_std:g}" if run.noise_std else positions
+
+
+def _health(runs: Sequence[Run], verdicts: Mapping[str, Verdict]) -> str:
+    said = [(run.name, verdicts[run.name].summary) for run in runs if run.name in verdicts]
+    return "".join(f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in said)
+
+
+def _curves(runs: Sequence[Run], bands: Mapping[str, Band], verdicts: Mapping[str, Verdict]) -> str:
+    styles = styles_of(runs)
+    legend = "".join(f"<li>{swatch(styles[run.name])}{escape(run.name)}</li>" for run in runs)
+    keys = list(dict.fromkeys(key for run in runs for line in run.metrics for key in line))
+    gauges = [key for key in keys if key not in (*_PLACES, *_SCHEDULE)]
+    lines = {run.name: run.metrics for run in runs}
+    smooth = max(len(run.metrics) for run in runs) // _SMOOTH
+
+    def panels(names: Sequence[str]) -> str:
+        drawn = []
+        for key in names:
+            figure = curve(lines, key, smooth=smooth, styles=styles, band=bands.get(key))
+            words = [
+                f"{run.name}: {verdicts[run.name].words[key]}"
+                for run in runs
+                if run.name in verdicts and key in verdicts[run.name].words
+            ]
+            drawn.append(vector(figure, " ".join(words), alt=f"{key} over steps"))
+        return f"<div class=panels>{''.join(drawn)}</div>"
+
+    values = {key: [number(_last(run, key)) for run in runs] for key in keys}
+    about = "Pale lines are what was logged, strong ones running means. " if smooth > 1 else ""
+    about += "The grey band is what healthy runs showed." if set(bands) & set(gauges) else ""
+    return (
+        f"<ul class=legend>{legend}</ul>{panels(gauges)}<p class=note>{about}</p>"
+        + "<h3>Last values</h3>"
+        + table(_head(runs), values, name="gauges")
+        + folded("Schedule and speed", panels([key for key in keys if key in _SCHEDULE]))
+    )
+
+
+def _last(run: Run, key: str) -> float | None:
+    return next((line[key] for line in reversed(run.metrics) if line.get(key) is not None), None)
+
+
+def _evaluations(runs: Sequence[Run]) -> str:
+    rows = {}
+    for label, found in evaluations.by_label(runs).items():
+        scores = [evaluations.score(found[run.name]) if run.name in found else None for run in runs]
+        rows[label] = [
+            _scored(found.get(run.name, {}), score, scores[0] if place else None)
+            for place, (run, score) in enumerate(zip(runs, scores, strict=True))
+        ]
+    if not rows:
+        return "<p>Nothing was evaluated yet: <code>flexpredict knn</code> takes seconds.</p>"
+    note = "Percent on the test set; ± is the deviation over draws of the labels."
+    if len(runs) > 1:
+        note += f" In brackets: the difference from {runs[0].name}."
+    return table(_head(runs), rows, name="evaluations") + f"<p class=note>{escape(note)}</p>"
+
+
+def _scored(one: Mapping[str, Any], score: float | None, first: float | None) -> str:
+    shown = number(score, ".1f")
+    if score is not None and "std" in one["result"]:
+        shown += f" ± {number(one['result']['std'], '.1f')}"
+    if score is not None and first is not None:
+        shown += f" <small>({score - first:+.1f})</small>"
+    return shown
+
+
+def _figures(gallery: Gallery) -> str:
+    shown = []
+    for name, one in gallery.drawn.items():
+        draw = picture if name in FROM_IMAGES else vector
+        shown.append(f'<h3 id="{name}">{escape(one.title)}</h3>')
+        shown.append(draw(one.figure, one.caption, alt=one.title))
+        shown += _quoted(name, one)
+    missing = "".join(
+        f"<li>{escape(name)}: {escape(reason)}</li>" for name, reason in gallery.skipped.items()
+    )
+    return "".join(shown) + (f"<h3>Not drawn</h3><ul>{missing}</ul>" if missing else "")
+
+
+def _quoted(name: str, one: Drawn) -> list[str]:
+    found = []
+    if one.table:
+        columns = list(next(iter(one.table.values())))
+        rows = {
+            run: [number(values.get(column)) for column in columns]
+            for run, values in one.table.items()
+        }
+        found.append(table(["", *columns], rows, name=f"numbers-{name}"))
+    if one.names:
+        lines = [f"{image}: {', '.join(near)}" for image, near in one.names.items()]
+        listed = "".join(f"<li>{escape(line)}</li>" for line in lines)
+        found.append(folded("Names of the images, nearest first", f"<ul>{listed}</ul>"))
+    return found
+
+
+def _settings(runs: Sequence[Run]) -> str:
+    dumps = [run.settings.model_dump(mode="json") for run in runs]
+    others = differing(runs)
+    rows = {name: [escape(_value(dump[name])) for dump in dumps] for name in dumps[0]}
+    unlike = {name: rows.pop(name) for name in others}
+    alike = table(_head(runs), rows, name="settings")
+    if not unlike:
+        return folded("All settings", alike)
+    shown = table(_head(runs), unlike, name="differences", marked=others)
+    return shown + folded("What all runs share", alike)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "–" if value is None else str(value)
+
+
+def _head(runs: Sequence[Run]) -> list[str]:
+    return ["", *(run.name for run in runs)]
