@@ -16,6 +16,7 @@ from flexpredict.api import (
     logistic,
     pretrain,
     probe,
+    run_study,
     video,
     write_report,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "logistic",
     "pretrain",
     "probe",
+    "run_study",
     "sincos_positions",
     "video",
     "write_report",

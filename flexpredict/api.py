@@ -1,5 +1,6 @@
 """What people call from Python; the command line calls the same."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from flexpredict.data.sources import Source, open_source
 from flexpredict.data.sources.davis import open_davis
 from flexpredict.data.sources.scene_videos import scene_video_folder
 from flexpredict.data.sources.subset import SubsetSource
-from flexpredict.engine.distributed import pick_device, processes
+from flexpredict.engine.distributed import device_name, pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate import frozen, results
 from flexpredict.evaluate.features import cached, size_for
@@ -28,7 +29,7 @@ from flexpredict.evaluate.video import Following, evaluate_videos
 from flexpredict.model.vit import Encoder, Resize, Size
 from flexpredict.train import loop
 from flexpredict.train.loop import CONFIG, Result
-from flexpredict.train.monitor import Tally
+from flexpredict.train.monitor import METRICS, Tally
 
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
@@ -348,6 +349,54 @@ def write_report(
     run_page.check_page(path)
     run_page.write_run_page(path, opened, _draw(opened, data, None))
     return path
+
+
+def run_study(
+    name: str,
+    out: str | Path = "study",
+    *,
+    data: str | None = None,
+    seeds: Sequence[int] | None = None,
+    jobs: int = 1,
+    device: str | None = None,
+) -> list[dict[str, Any]]:
+    """Runs variants × seeds, evaluates each, and tabulates; what is done already is skipped.
+
+    name: of a study that comes with the package, or a YAML file.
+    seeds: others than the study's. jobs: how many runs at once.
+    """
+    from flexpredict.study import run
+    from flexpredict.study.plan import read_study, trials
+
+    plan = read_study(name)
+    images = data or plan.data
+    if images is None:
+        raise ValueError(f"study {name} names no images: say which with --data")
+    todo = trials(plan, images, seeds)
+    return run.run_study(plan, todo, Path(out), jobs=jobs, device=device)
+
+
+def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:
+    """A run of a study and what is measured of it."""
+    run, settings = Path(order["run"]), dict(order["settings"])
+    images = settings.pop("data")
+    pretrain(images, run, resume=True, device=device, **settings)
+    found: dict[str, Any] = {}
+    methods: dict[str, Any] = {
+        "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
+    }  # fmt: skip
+    for name, measure in order["measures"].items():
+        result = methods[measure["method"]](run, device=device, **measure["options"])
+        evaluation = result[0] if isinstance(result, tuple) else result
+        if measure["key"] not in evaluation.result:
+            raise ValueError(
+                f"{measure['method']} gives no {measure['key']!r}: measure {name} can have "
+                f"{', '.join(evaluation.result)}"
+            )
+        found[name] = evaluation.result[measure["key"]]
+    last = json.loads((run / METRICS).read_text().splitlines()[-1])
+    found |= {name: last.get(name) for name in order["gauges"]}
+    return {"found": found, "seconds": last["seconds"], "device": device_name(pick_device(device))}
 
 
 def _read_runs(runs: str | Path | Sequence[str | Path], device: str | None) -> list["Run"]:

@@ -22,6 +22,7 @@ from flexpredict import build
 from flexpredict.config import Settings
 from flexpredict.data.loader import Order
 from flexpredict.engine import estimate, precision
+from flexpredict.engine.distributed import device_name
 from flexpredict.engine.estimate import wait_for
 from flexpredict.model.masking import MaskSampler
 from flexpredict.train.chunks import Chunks
@@ -116,7 +117,7 @@ def bench(
     rate = settings.batch_size / step
     return Bench(
         model=settings.model,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        device=device_name(device),
         dtype=str(ways.dtype).removeprefix("torch."),
         compiled=ways.compiled,
         graph=ways.graph,

@@ -66,6 +66,11 @@ def pick_device(name: str | None = None) -> torch.device:
     return place
 
 
+def device_name(place: torch.device) -> str:
+    """As people know it."""
+    return torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
+
+
 @contextmanager
 def processes(device: str | None = None) -> Iterator[Ranks]:
     """The process group that torchrun's environment describes, or one process without it."""

@@ -111,7 +111,8 @@ def open_task(
     """A named task below the folder `data`, or any labelled images.
 
     Without a name: `train` and `test`, or `data` alone: a folder with train/ and val/ or test/, a
-    packed file, or a folder of classes, of which a fifth is then held back for the test.
+    packed file, or a folder of classes or `NAME:SPLIT`, of which a fifth is then held back for the
+    test.
     listed: whether a task's own list of labelled images is needed, as no other budget is asked for.
     """
     if (train is None) != (test is None) or (train is not None and (name or data)):
@@ -153,7 +154,7 @@ def open_task(
     if (root / "train").is_dir() and parts:
         pair = [open_source(root / "train"), open_source(parts[0])]
         return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
-    whole = open_source(root)
+    whole = open_source(root if root.exists() else data)  # or `NAME:SPLIT`
     kept, held = held_out(labels_of(whole, str(root)), _TEST_SHARE, seed)
     if not len(held):
         raise ValueError(

@@ -1,0 +1,77 @@
+"""Commands for studies: study, and what its processes run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+
+import flexpredict
+from flexpredict.api import make_trial
+from flexpredict.cli.shared import Device, Json, app, print_json
+
+
+@app.command()
+def study(
+    name: Annotated[
+        str | None, typer.Argument(help="A study that comes with the package, or a YAML file.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Images to pretrain on.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for runs, results and tables.")] = Path(
+        "study"
+    ),
+    seeds: Annotated[str | None, typer.Option(help="As 0,1,2: others than the study's.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs at once.")] = 1,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Run variants × seeds of a recipe, evaluate each, compare within pairs. Done work is skipped.
+
+    Without a name, lists the studies.
+
+    Example: `flexpredict study table6 --data tiny-imagenet:train --out table6/ --jobs 4`
+    """
+    from flexpredict.study.plan import read_study, study_names
+    from flexpredict.study.run import SUMMARY, TABLE
+
+    if name is None:
+        listing = {one: read_study(one).title for one in study_names()}
+        if as_json:
+            print_json(listing)
+        for one, title in [] if as_json else listing.items():
+            print(f"{one:16} {title}")
+        return
+    lines = flexpredict.run_study(
+        name, out, data=data, seeds=_numbers(seeds), jobs=jobs, device=device
+    )
+    if as_json:
+        print_json({"out": str(out), "lines": lines, **_read(out / SUMMARY)})
+        return
+    Console().print(Markdown((out / TABLE).read_text()))
+
+
+@app.command(hidden=True)
+def trials(device: Device = None) -> None:
+    """Make trials as they are asked for, one JSON object a line; answers with the same."""
+    for line in sys.stdin:
+        try:
+            answer = make_trial(json.loads(line), device)
+        except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds takes numbers as 0,1,2, not {text!r}") from None
+
+
+def _read(path: Path) -> dict[str, object]:
+    return {"summary": json.loads(path.read_text())}

@@ -1,0 +1,114 @@
+"""What a study found: means, deviations, and differences within pairs with their intervals."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Student's 97.5 % quantile for 1, 2, … degrees of freedom; beyond them the normal one is near.
+_STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+Line = Mapping[str, Any]  # of results.jsonl: variant, seed, found, …
+
+
+class Estimate(NamedTuple):
+    """Of a mean over seeds."""
+
+    mean: float
+    std: float | None  # None where there is one seed
+    seeds: int
+
+    @property
+    def half(self) -> float | None:
+        """Half the 95 % interval of the mean."""
+        if self.std is None:
+            return None
+        degrees = self.seeds - 1
+        quantile = _STUDENT[degrees - 1] if degrees <= len(_STUDENT) else 1.96
+        return quantile * self.std / self.seeds**0.5
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Estimate(statistics.fmean(values), std, len(values))
+
+
+def values_of(lines: Sequence[Line], variant: str, column: str) -> dict[int, float]:
+    """By seed."""
+    return {
+        line["seed"]: line["found"][column]
+        for line in lines
+        if line["variant"] == variant and line["found"].get(column) is not None
+    }
+
+
+def differences(lines: Sequence[Line], variant: str, baseline: str, column: str) -> list[float]:
+    """Within pairs that share a seed, by seed."""
+    ours, theirs = (values_of(lines, name, column) for name in (variant, baseline))
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+
+def summary(lines: Sequence[Line], baseline: str | None) -> dict[str, dict[str, Any]]:
+    """variant -> column -> mean, std, seeds and, against the baseline, difference and interval."""
+    found: dict[str, dict[str, Any]] = {}
+    for variant in dict.fromkeys(line["variant"] for line in lines):
+        found[variant] = {}
+        for column in columns(lines):
+            values = values_of(lines, variant, column)
+            if not values:
+                continue
+            cell: dict[str, Any] = estimate(list(values.values()))._asdict()
+            if baseline is not None and variant != baseline:
+                pairs = differences(lines, variant, baseline, column)
+                if pairs:
+                    between = estimate(pairs)
+                    cell |= {"difference": between.mean, "pairs": between.seeds}
+                    cell["interval"] = None
+                    if (half := between.half) is not None:
+                        cell["interval"] = [between.mean - half, between.mean + half]
+            found[variant][column] = cell
+    return found
+
+
+def columns(lines: Sequence[Line]) -> list[str]:
+    return list(dict.fromkeys(column for line in lines for column in line["found"]))
+
+
+def markdown(lines: Sequence[Line], baseline: str | None) -> str:
+    """Two tables: means with deviations over seeds, and differences from the baseline."""
+    found, names = summary(lines, baseline), columns(lines)
+    head = [f"| | seeds | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    text = [*head]
+    for variant, cells in found.items():
+        seeds = max((cell["seeds"] for cell in cells.values()), default=0)
+        row = [_mean(cells.get(name)) for name in names]
+        text.append(f"| {variant} | {seeds} | {' | '.join(row)} |")
+    if baseline is not None and len(found) > 1:
+        text += ["", f"Differences from {baseline} within pairs, with 95 % intervals:", ""]
+        text += [head[0].replace("seeds", "pairs"), head[1]]
+        for variant, cells in found.items():
+            if variant == baseline:
+                continue
+            pairs = max((cell.get("pairs", 0) for cell in cells.values()), default=0)
+            row = [_difference(cells.get(name)) for name in names]
+            text.append(f"| {variant} | {pairs} | {' | '.join(row)} |")
+    return "\n".join(text) + "\n"
+
+
+def _mean(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell['mean']:.4g}" + ("" if cell["std"] is None else f" ± {cell['std']:.2g}")
+
+
+def _difference(cell: Mapping[str, Any] | None) -> str:
+    if cell is None or "difference" not in cell:
+        return "–"
+    shown = f"{cell['difference']:+.3g}"
+    if cell["interval"] is None:
+        return shown
+    low, high = cell["interval"]
+    return f"{shown} [{low:+.3g}, {high:+.3g}]"

@@ -1,0 +1,106 @@
+"""Real processes, real kills, on a few scenes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+import flexpredict as fp
+from flexpredict.study.run import read_results
+
+STUDY = {
+    "title": "Small", "question": "?", "recipe": "demo", "data": "scenes:60",
+    "settings": {"steps": 12, "batch_size": 8, "log_every": 4, "checkpoint_every": 4},
+    "variants": {"sincos": {"positions": "sincos"}, "stop": {}}, "baseline": "sincos",
+    "measures": {
+        "count": {"method": "knn", "options": {"task": "scenes-count", "data": "scenes:60"}}
+    },
+    "gauges": ["norm_A"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(STUDY))
+    return path
+
+
+def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
+    study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    lines = fp.run_study(str(study), out, jobs=2, device="cpu")
+    assert [(line["variant"], line["seed"]) for line in lines] == [("sincos", 0), ("stop", 0)]
+    for line in lines:
+        metrics = (out / f"{line['variant']}-seed0" / "metrics.jsonl").read_text().splitlines()
+        assert line["found"]["norm_A"] == json.loads(metrics[-1])["norm_A"]
+        kept = next((out / f"{line['variant']}-seed0" / "evaluations").glob("*.json"))
+        assert line["found"]["count"] == json.loads(kept.read_text())["result"]["accuracy"]
+    assert lines == read_results(out)
+    assert {"table.md", "summary.json", "results.png", "results.svg"} <= {
+        path.name for path in out.iterdir()
+    }
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
+    assert fp.run_study(str(study), out, device="cpu") == lines
+    assert "2 of 2 trials are done already" in capfd.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
+
+    # Something else is asked of the same runs: they are measured again and not trained again.
+    values = STUDY | {"gauges": ["norm_mask_token"]}
+    study.write_text(yaml.safe_dump(values))
+    again = fp.run_study(str(study), out, device="cpu")
+    assert set(again[0]["found"]) == {"count", "norm_mask_token"}
+    assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
+
+
+def test_study__goes_on_after_a_signal(study: Path, tmp_path: Path) -> None:
+    values = STUDY | {"settings": STUDY["settings"] | {"steps": 400}, "measures": {}}  # type: ignore[operator]
+    study.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "flexpredict", "study", str(study), "--out", str(out)]
+    worker = subprocess.Popen(
+        [*command, "--device", "cpu"], stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"}
+    )
+    metrics = out / "sincos-seed0" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert worker.poll() is None
+        time.sleep(0.05)
+    worker.send_signal(signal.SIGTERM)
+    _, errors = worker.communicate(timeout=60)
+    assert worker.returncode == 75, errors
+    assert b"the same command goes on" in errors
+    stopped = json.loads(metrics.read_text().splitlines()[-1])["step"]
+    assert stopped < 400
+    lines = fp.run_study(str(study), out, jobs=2, device="cpu")
+    assert len(lines) == 2
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 400
+
+
+def test_study__one_failure_does_not_stop_the_others(study: Path, tmp_path: Path) -> None:
+    values = STUDY | {"variants": {"wild": {"lr": 1e9, "lr_start": 1e9}, "stop": {}}}
+    study.write_text(yaml.safe_dump(values | {"baseline": "stop"}))
+    with pytest.raises(RuntimeError, match=r"1 of 2 trials failed.*wild-seed0: the (loss|weights)"):
+        fp.run_study(str(study), tmp_path / "out", device="cpu")
+    assert [line["variant"] for line in read_results(tmp_path / "out")] == ["stop"]
+
+
+def test_study__a_key_that_is_not_measured_is_named(study: Path, tmp_path: Path) -> None:
+    measure = STUDY["measures"]["count"] | {"key": "iou"}  # type: ignore[index]
+    study.write_text(yaml.safe_dump(STUDY | {"measures": {"count": measure}}))
+    with pytest.raises(RuntimeError, match="knn gives no 'iou': measure count can have accuracy"):
+        fp.run_study(str(study), tmp_path / "out", device="cpu")
+
+
+def test_study__a_folder_of_something_else_is_left_alone(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds no study: choose another --out"):
+        fp.run_study(str(study), tmp_path, device="cpu")
