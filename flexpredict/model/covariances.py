@@ -6,7 +6,8 @@ Each way is a small module that says what is added to the tokens at some positio
 
 where M, the matrix (P, D), is the projection A of the context features, or the noise's own where it
 is untied; n is standard normal, another one for every token unless said otherwise; context is what
-the predictor is told, (B, C, P). What training may use to silence the noise is said with each.
+the predictor is told, (B, C, P). Where training can silence the noise other than by M → 0, it is
+said.
 """
 
 import math
@@ -143,17 +144,17 @@ class Coordinates(Noise):
 
 
 class Scaled(Noise):
-    """std · eᵗ · M n with n in R^D and a learned t: covariance (std eᵗ)² M Mᵀ.
+    """std · s · M n with n in R^D and a learned s: covariance (std s)² M Mᵀ.
 
-    It starts as StoP, at t = 0; t → −∞ silences it.
+    It starts as StoP, at s = 1; s → 0 silences it.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.log_scale = nn.Parameter(torch.zeros(1))
+        self.scale = nn.Parameter(torch.ones(1))
 
     def sample(self, positions: Tensor, std: float, draws: Draws, context: Tensor | None) -> Tensor:
-        return super().sample(positions, std, draws, context) * self.log_scale.exp()
+        return super().sample(positions, std, draws, context) * self.scale
 
 
 class Conditioned(Noise):

@@ -64,7 +64,7 @@ def _stated(stop: StochasticPositions, matrix: Tensor, context: Tensor) -> Tenso
         assert gains.max() / gains.min() > 1.2
         inner = torch.diag(gains**2)
     elif isinstance(noise, Scaled):
-        std *= math.exp(noise.log_scale.item())
+        std *= noise.scale.item()
     elif isinstance(noise, Annealed):
         std += 0.25 * (0.9 - STD)
     return std**2 * matrix @ inner @ matrix.T

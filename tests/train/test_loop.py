@@ -256,7 +256,7 @@ def test_covariances__train_from_common_weights(pictures: np.ndarray, tmp_path: 
     assert learned == {
         "low-rank: directions": False,
         "coordinates: spread": True,
-        "scaled: log_scale": True,
+        "scaled: scale": True,
         "conditioned: gate": True,
     }
 
