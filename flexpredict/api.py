@@ -18,6 +18,7 @@ from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate import frozen, results
+from flexpredict.evaluate.boxes import box_probe, open_boxes
 from flexpredict.evaluate.features import cached, size_for
 from flexpredict.evaluate.online import OnlineProbe
 from flexpredict.evaluate.results import Evaluation
@@ -245,6 +246,25 @@ def finetune(
         subject, task, preset=preset, settings=settings, labels=labels, draws=draws, seed=seed
     )
     return _keep(run, found)
+
+
+def boxes(
+    run: str | Path,
+    *,
+    data: str | Path,
+    layers: int = 1,
+    seed: int = 0,
+    encoder: Encoders = "target",
+    image_size: Size | None = None,
+    resize: Resize = "recompute",
+    device: str | None = None,
+) -> Evaluation:
+    """Ridge from frozen features to the box of the labelled object: mean IoU.
+
+    data: packed files with the splits train and val and an array bbox, or a name of such.
+    """
+    subject = Subject(_encoder(run, encoder, device), encoder, image_size, resize, told=Tally)
+    return _keep(run, box_probe(subject, open_boxes(data), layers=layers, seed=seed))
 
 
 def video(
