@@ -95,7 +95,7 @@ class StochasticPositions(nn.Module):
         self.l1, self.l2 = l1, l2
         self.noise_projection: nn.Linear | None = None
         if not tied and covariance in ("fixed", "coordinates"):
-            raise ValueError(f"noise that is {covariance} has no matrix to untie: set tied=True")
+            raise ValueError(f"{covariance} noise has no matrix to untie: set tied=True")
         if not tied and noisy:
             self.noise_projection = nn.Linear(encoder_dim, predictor_dim, bias=False)
         noise = noise_of(covariance, encoder_dim, predictor_dim, noise_rank, noise_std_final)

@@ -207,7 +207,9 @@ def test_zero__where_a_learned_or_annealed_scale_is_zero() -> None:
 @pytest.mark.parametrize("covariance", ALL)
 def test_gradients__reach_what_is_learned(covariance: str, tied: bool) -> None:
     if not tied and covariance in WITHOUT_MATRIX:
-        with pytest.raises(ValueError, match=f"{covariance} has no matrix to untie: set tied=True"):
+        with pytest.raises(
+            ValueError, match=f"{covariance} noise has no matrix to untie: set tied=True"
+        ):
             _stop(covariance, tied=False)
         return
     stop, projection, mask_token = _stop(covariance, tied=tied)

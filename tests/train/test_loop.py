@@ -305,7 +305,14 @@ def _environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("settings", [[], ["--set=masking=paper", "--set=chunk_size=12"]])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["--set=masking=paper", "--set=chunk_size=12"],
+        ["--set=positions=annealed", "--set=chunk_size=12", "--set=accumulate=2"],
+    ],
+)
 def test_two_processes__equal_one(settings: list[str], photos: Path, tmp_path: Path) -> None:
     """torchrun with two processes: the same masks and noise, losses equal to rtol 1e-4.
 
