@@ -82,8 +82,9 @@ class StochasticPositions(nn.Module):
         l2: float = 0.0,
     ) -> None:
         super().__init__()
-        if noise_std < 0:
-            raise ValueError(f"noise_std is a standard deviation, at least 0, not {noise_std}")
+        for name, std in (("noise_std", noise_std), ("noise_std_final", noise_std_final)):
+            if std < 0:
+                raise ValueError(f"{name} is a standard deviation, at least 0, not {std}")
         noisy = noise_std > 0 or (covariance == "annealed" and noise_std_final > 0)
         self.noise_std = noise_std
         self.noise_on_masked = noisy and noise_on in ("masked", "both")
