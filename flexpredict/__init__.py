@@ -7,6 +7,7 @@
 """
 
 from flexpredict.api import (
+    boxes,
     demo,
     features,
     figures,
@@ -36,6 +37,7 @@ __all__ = [
     "RandomMasks",
     "Settings",
     "StochasticPositions",
+    "boxes",
     "create_encoder",
     "demo",
     "features",

@@ -19,6 +19,7 @@ from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.engine.distributed import device_name, pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate import frozen, results
+from flexpredict.evaluate.boxes import box_probe, open_boxes
 from flexpredict.evaluate.features import cached, size_for
 from flexpredict.evaluate.online import OnlineProbe
 from flexpredict.evaluate.results import Evaluation
@@ -250,6 +251,25 @@ def finetune(
     return _keep(run, found)
 
 
+def boxes(
+    run: str | Path,
+    *,
+    data: str | Path,
+    layers: int = 1,
+    seed: int = 0,
+    encoder: Encoders = "target",
+    image_size: Size | None = None,
+    resize: Resize = "recompute",
+    device: str | None = None,
+) -> Evaluation:
+    """Ridge from frozen features to the box of the labelled object: mean IoU.
+
+    data: packed files with the splits train and val and an array bbox, or a name of such.
+    """
+    subject = Subject(_encoder(run, encoder, device), encoder, image_size, resize, told=Tally)
+    return _keep(run, box_probe(subject, open_boxes(data), layers=layers, seed=seed))
+
+
 def video(
     run: str | Path,
     *,
@@ -384,6 +404,7 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
     found: dict[str, Any] = {}
     methods: dict[str, Any] = {
         "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
+        "boxes": boxes,
     }  # fmt: skip
     for name, measure in order["measures"].items():
         result = methods[measure["method"]](run, device=device, **measure["options"])

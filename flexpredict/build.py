@@ -8,6 +8,7 @@ from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Source
 from flexpredict.engine.estimate import Lengths, Workload, workload
 from flexpredict.engine.optim import Schedule
+from flexpredict.model.covariances import Covariance
 from flexpredict.model.masking import Blocks, EvenMasks, Grid, MaskSampler, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions
 from flexpredict.model.predictor import Predictor
@@ -45,14 +46,15 @@ def build_objective(settings: Settings) -> IJepa | Mae:
     """
     shape, encoder = shape_of(settings.model), build_encoder(settings)
     dim = settings.predictor_dim or shape.predictor_dim
-    stochastic = settings.positions in ("stop", "fixed")
     positions = StochasticPositions(
         encoder.dim,
         dim,
-        settings.noise_std if stochastic else 0.0,
+        settings.noise_std if settings.stochastic else 0.0,
         noise_on=settings.noise_on,
         tied=settings.tied,
-        covariance="fixed" if settings.positions == "fixed" else "projected",
+        covariance=_covariance(settings),
+        noise_rank=settings.noise_rank,
+        noise_std_final=settings.noise_std_final,
         form=settings.form,
         norm=settings.projection_norm,
         dropout=settings.projection_dropout,
@@ -84,6 +86,14 @@ def build_objective(settings: Settings) -> IJepa | Mae:
         target_layers=settings.target_layers,
         low_resolution=settings.low_resolution,
     )
+
+
+def _covariance(settings: Settings) -> Covariance:
+    match settings.positions:
+        case "sincos" | "learned" | "stop":
+            return "projected"
+        case beyond:
+            return beyond
 
 
 def build_sampler(settings: Settings, grid: Grid) -> MaskSampler:

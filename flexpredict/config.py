@@ -38,6 +38,9 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 
+# Settings that are younger than some runs: where nobody uses them, those runs keep their digest.
+_YOUNGER = frozenset({"noise_rank", "noise_std_final"})
+
 
 class Settings(BaseModel):
     """Everything a pretraining run depends on, besides the images."""
@@ -60,8 +63,14 @@ class Settings(BaseModel):
     predictor_heads: Positive | None = None  # None: as many as the encoder
     depth_scaled_init: bool = False
 
-    positions: Literal["sincos", "learned", "stop", "fixed"] = "stop"
+    # From `diagonal` on: noise beyond the paper (docs/beyond.md).
+    positions: Literal[
+        "sincos", "learned", "stop", "fixed", "diagonal", "low-rank", "coordinates", "scaled",
+        "conditioned", "annealed", "appearance",
+    ] = "stop"  # fmt: skip
     noise_std: Annotated[float, Field(ge=0)] = 0.25  # a standard deviation, always
+    noise_rank: Positive = 16  # of `low-rank`
+    noise_std_final: Annotated[float, Field(ge=0)] = 0.0  # of `annealed`: noise_std at the end
     noise_on: Literal["masked", "context", "both"] = "masked"
     tied: bool = True
     form: Literal["paper", "released"] = "paper"
@@ -132,8 +141,13 @@ class Settings(BaseModel):
     def _consistent(self) -> Self:
         if self.objective == "mae":
             for name in ("loss", "target_layers", "low_resolution"):
-                if getattr(self, name) != type(self).model_fields[name].default:
+                if not self._is_default(name):
                     raise ValueError(f"{name} is a setting of objective=ijepa, not of mae")
+        for name, positions in (("noise_rank", "low-rank"), ("noise_std_final", "annealed")):
+            if self.positions != positions and not self._is_default(name):
+                raise ValueError(
+                    f"{name} is a setting of positions={positions}, not of {self.positions}"
+                )
         if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
             raise ValueError(
                 f"crop_scale={self.crop_scale} does not fit: shares of an image, as [0.3, 1]"
@@ -147,6 +161,14 @@ class Settings(BaseModel):
             )
         return self
 
+    def _is_default(self, name: str) -> bool:
+        return bool(getattr(self, name) == type(self).model_fields[name].default)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether positions have noise, if noise_std is not 0."""
+        return self.positions not in ("sincos", "learned")
+
     @property
     def batch_ratio(self) -> float:
         """How far the batch is from the one the learning rates are meant for."""
@@ -154,7 +176,8 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """A short name for the settings that change results."""
-        text = self.model_dump_json(exclude=set(WITHOUT_EFFECT))
+        unused = {name for name in _YOUNGER if self._is_default(name)}
+        text = self.model_dump_json(exclude=unused | WITHOUT_EFFECT)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:

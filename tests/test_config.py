@@ -59,6 +59,8 @@ def test_settings__epochs_unset_steps_and_the_other_way_round() -> None:
         ({"positions": "random"}, "positions='random' does not fit"),
         ({"lr": float("nan")}, "lr=nan does not fit"),
         ({"batch_size": 10, "accumulate": 3}, "does not divide into accumulate=3"),
+        ({"noise_rank": 8}, "noise_rank is a setting of positions=low-rank, not of stop"),
+        ({"positions": "fixed", "noise_std_final": 0.1}, "a setting of positions=annealed, not of"),
     ],
 )
 def test_settings__wrong_values_get_one_sentence(values: dict[str, object], sentence: str) -> None:
@@ -121,6 +123,13 @@ def test_digest__says_what_changes_results() -> None:
     plain = config.settings_from({})
     assert config.settings_from({"workers": 3, "log_every": 7}).digest() == plain.digest()
     assert config.settings_from({"noise_std": 0.26}).digest() != plain.digest()
+    annealed = [{"positions": "annealed", "noise_std_final": final} for final in (0.0, 0.1)]
+    assert len({config.settings_from(values).digest() for values in annealed}) == 2
+
+
+def test_digest__of_old_runs_stays() -> None:
+    """Studies know their finished runs by it."""
+    assert config.settings_from({"positions": "fixed"}).digest() == "6e5aa0686153"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Commands that evaluate: features, probe, logistic, knn, finetune, video, table."""
+"""Commands that evaluate: features, probe, logistic, knn, finetune, boxes, video, table."""
 
 import os
 from dataclasses import asdict
@@ -10,7 +10,7 @@ import typer
 
 import flexpredict
 from flexpredict import config
-from flexpredict.cli.printing import print_table, print_video, show
+from flexpredict.cli.printing import print_boxes, print_table, print_video, show
 from flexpredict.cli.shared import Device, Json, app, print_json
 from flexpredict.report.table import paper_table, table_numbers
 
@@ -272,6 +272,40 @@ def finetune(
         ),
         as_json,
     )
+
+
+@app.command()
+def boxes(
+    run: Run,
+    data: Annotated[
+        str, typer.Option(help="A packed .npz file with splits and bbox, several, or a name.")
+    ],
+    layers: Layers = 1,
+    seed: Seed = 0,
+    encoder: Which = "target",
+    image_size: ImageSize = None,
+    resize: Resize = "recompute",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Find the box of the labelled object by ridge regression on frozen features: mean IoU.
+
+    Example: `flexpredict boxes run/ --data tiny-imagenet`
+    """
+    found = flexpredict.boxes(
+        run,
+        data=data,
+        layers=layers,
+        seed=seed,
+        encoder=encoder,
+        image_size=image_size,
+        resize=resize,
+        device=device,
+    )
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_boxes(found)
 
 
 @app.command()

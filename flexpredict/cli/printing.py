@@ -31,6 +31,17 @@ def show(found: Evaluation, as_json: bool) -> None:
     print(f"  {found.encoder} encoder, layers {found.layers}; {found.note}")
 
 
+def print_boxes(found: Evaluation) -> None:
+    table = Table()
+    for name in ("boxes", "mean IoU", "IoU of 50 or more"):
+        table.add_column(name, justify="left" if name == "boxes" else "right")
+    for name, prefix in (("ridge on features", ""), ("the mean box of train", "mean_box_")):
+        numbers = (found.result[f"{prefix}{key}"] for key in ("iou", "iou_over_50"))
+        table.add_row(name, *(f"{number:.1f} %" for number in numbers))
+    Console().print(table)
+    print(f"{found.task}: {found.encoder} encoder, layers {found.layers}; {found.note}")
+
+
 def print_video(found: Evaluation) -> None:
     if not found.result:
         print(f"{found.task}: no truth for every frame, so masks were made and nothing was scored")

@@ -84,7 +84,7 @@ def workload(
     asked_only: bool,
 ) -> Workload:
     """What the modules say by themselves, and what only the caller knows."""
-    positions = predictor.positions
+    positions, noise = predictor.positions, predictor.positions.noise
     trained = [p for m in (encoder, predictor) for p in m.parameters() if p.requires_grad]
     return Workload(
         encoder=_stack(encoder.blocks),
@@ -97,8 +97,8 @@ def workload(
         chunk_size=chunk_size,
         noisy_targets=positions.noise_on_masked,
         noisy_context=positions.noise_on_context,
-        noise_dim=positions.noise_dim,
-        noise_projected=positions.covariance == "projected",
+        noise_dim=noise.width if noise is not None else 0,
+        noise_projected=noise is not None and noise.product,
         trained=sum(p.numel() for p in trained),
         followed=followed,
         asked_only=asked_only,

@@ -20,9 +20,9 @@ class Evaluation:
     """The result of one protocol on one encoder."""
 
     task: str
-    method: str  # probe, logistic, knn, finetune, video
+    method: str  # probe, logistic, knn, finetune, boxes, video
     protocol: str
-    result: dict[str, Any]  # accuracies in percent; J and F in percent
+    result: dict[str, Any]  # accuracies, J, F and IoU in percent
     encoder: str  # target, context or untrained
     layers: int | list[int]  # how many last layers
     checkpoint: str  # digest of the encoder's weights

@@ -2,7 +2,7 @@
 
 StoP in one line: the position of a masked token is ψ̂ = ψ + A n with n ~ N(0, noise_std² I), and A
 is the very matrix that projects the context features, so that silencing the noise by A → 0 would
-silence the context too.
+silence the context too. What n is multiplied with is in covariances.py, other ways included.
 """
 
 from typing import Literal
@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flexpredict.model.covariances import Annealed, Covariance, LowRank, noise_of, sincos_rates
 from flexpredict.model.draws import Draws
 
 NoiseOn = Literal["masked", "context", "both"]
-Covariance = Literal["projected", "fixed"]
 Form = Literal["paper", "released"]
 
 
@@ -27,9 +27,7 @@ def sincos_positions(
     dim/4 sines, then dim/4 cosines, with frequencies 10000^(−k / (dim/4)). Every row has norm
     √(dim/2).
     """
-    if dim % 4:
-        raise ValueError(f"sin-cos positions need a width that is a multiple of 4, not {dim}")
-    rate = 10_000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    rate = sincos_rates(dim)
 
     def encode(coordinate: Tensor) -> Tensor:  # (N,) -> (N, dim / 2)
         angle = coordinate[:, None] * rate
@@ -55,7 +53,10 @@ class StochasticPositions(nn.Module):
     noise_std: the standard deviation of n. The paper's σ is its square (docs/fidelity.md, 1).
     noise_on: which tokens get noise; "masked" is StoP, the others are rows of Table 7.
     tied: False gives the noise a matrix of its own, which training drives to zero (Prop. A.1).
-    covariance: "fixed" draws the noise in predictor width and leaves A out (Figure 3).
+    covariance: how the noise is distributed; "fixed" leaves A out (Figure 3), the others are
+        beyond the paper (covariances.py).
+    noise_rank: the rank of covariance="low-rank".
+    noise_std_final: what noise_std becomes over the run with covariance="annealed".
     form: "paper" is ψ + A n + m̃; "released" is ψ + A n + b, as the released code runs.
     norm: a non-affine LayerNorm on the features before A, so that A cannot shrink while the
         encoder's last scale γ grows.
@@ -72,6 +73,8 @@ class StochasticPositions(nn.Module):
         noise_on: NoiseOn = "masked",
         tied: bool = True,
         covariance: Covariance = "projected",
+        noise_rank: int = 16,
+        noise_std_final: float = 0.0,
         form: Form = "paper",
         norm: bool = False,
         dropout: float = 0.0,
@@ -79,22 +82,35 @@ class StochasticPositions(nn.Module):
         l2: float = 0.0,
     ) -> None:
         super().__init__()
-        if noise_std < 0:
-            raise ValueError(f"noise_std is a standard deviation, at least 0, not {noise_std}")
+        for name, std in (("noise_std", noise_std), ("noise_std_final", noise_std_final)):
+            if std < 0:
+                raise ValueError(f"{name} is a standard deviation, at least 0, not {std}")
+        noisy = noise_std > 0 or (covariance == "annealed" and noise_std_final > 0)
         self.noise_std = noise_std
-        self.noise_on_masked = noise_std > 0 and noise_on in ("masked", "both")
-        self.noise_on_context = noise_std > 0 and noise_on in ("context", "both")
+        self.noise_on_masked = noisy and noise_on in ("masked", "both")
+        self.noise_on_context = noisy and noise_on in ("context", "both")
         self.covariance = covariance
         self.form = form
         self.norm = norm
         self.dropout = dropout
         self.l1, self.l2 = l1, l2
-        self.noise_dim = encoder_dim if covariance == "projected" else predictor_dim
         self.noise_projection: nn.Linear | None = None
-        if not tied and covariance == "fixed":
-            raise ValueError("a fixed covariance has no matrix to untie: set tied=True")
-        if not tied and noise_std > 0:
+        if not tied and covariance in ("fixed", "coordinates"):
+            raise ValueError(f"{covariance} noise has no matrix to untie: set tied=True")
+        if not tied and noisy:
             self.noise_projection = nn.Linear(encoder_dim, predictor_dim, bias=False)
+        noise = noise_of(covariance, encoder_dim, predictor_dim, noise_rank, noise_std_final)
+        self.noise = noise if noisy else None
+
+    def init_weights(self) -> None:
+        """Draws anew what only the noise has, but for `noise_projection`, a Linear like others."""
+        if isinstance(self.noise, LowRank):
+            self.noise.init_weights()
+
+    def set_progress(self, share: float) -> None:
+        """Says how much of the run is done, from 0 to 1, before a step. Waits for no device."""
+        if isinstance(self.noise, Annealed):
+            self.noise.share.fill_(share)
 
     def context(
         self, features: Tensor, positions: Tensor, projection: nn.Linear, draws: Draws | None = None
@@ -109,7 +125,7 @@ class StochasticPositions(nn.Module):
             projected = projected * kept / (1 - self.dropout)
         tokens = projected + positions
         if self.noise_on_context:  # Table 7
-            tokens = tokens + self._noise(positions, projection, draws)
+            tokens = tokens + self._noise(positions, projection, draws, tokens)
         return tokens
 
     def masked(
@@ -118,11 +134,15 @@ class StochasticPositions(nn.Module):
         projection: nn.Linear,
         mask_token: Tensor,
         draws: Draws | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
-        """ψ + A n + m̃: the tokens to be predicted. (B, …, P) -> (B, …, P)"""
+        """ψ + A n + m̃: the tokens to be predicted. (B, …, P) -> (B, …, P)
+
+        context: the tokens of what the encoder saw, which conditioned noise depends on.
+        """
         if not self.noise_on_masked:
             return positions + mask_token
-        noisy = positions + self._noise(positions, projection, draws or Draws())
+        noisy = positions + self._noise(positions, projection, draws or Draws(), context)
         if self.form == "released":
             assert projection.bias is not None
             return noisy + projection.bias  # b stands in for m̃, docs/fidelity.md, 2
@@ -137,11 +157,12 @@ class StochasticPositions(nn.Module):
             cost = cost + self.l2 * projection.weight.square().sum()
         return cost
 
-    def _noise(self, positions: Tensor, projection: nn.Linear, draws: Draws) -> Tensor:
-        noise = draws.normal(*positions.shape[:-1], self.noise_dim, like=positions) * self.noise_std
-        if self.covariance == "fixed":
-            return noise
-        return F.linear(noise, (self.noise_projection or projection).weight)
+    def _noise(
+        self, positions: Tensor, projection: nn.Linear, draws: Draws, context: Tensor | None
+    ) -> Tensor:
+        assert self.noise is not None
+        matrix = (self.noise_projection or projection).weight
+        return self.noise(positions, matrix, self.noise_std, draws, context)
 
     def extra_repr(self) -> str:
         on = {(True, False): "masked", (False, True): "context", (True, True): "both"}

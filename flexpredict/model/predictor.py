@@ -52,6 +52,7 @@ class Predictor(nn.Module):
         init_weights(self, depth_scaled=self.depth_scaled_init)
         if self.predictor_pos_embed.requires_grad:  # learned, Table 6
             nn.init.normal_(self.predictor_pos_embed, std=0.02)
+        self.positions.init_weights()
 
     def forward(self, features: Tensor, masks: Masks, draws: Draws | None = None) -> Tensor:
         """Context features (B, C, D) -> predictions (B, K, T, output_dim)."""
@@ -61,7 +62,11 @@ class Predictor(nn.Module):
             features, gather(table, masks.context), self.predictor_embed, draws
         )
         masked = self.positions.masked(
-            gather(table, masks.targets), self.predictor_embed, self.mask_token[:, None], draws
+            gather(table, masks.targets),
+            self.predictor_embed,
+            self.mask_token[:, None],
+            draws,
+            context,
         )
         context = context[:, None].expand(-1, blocks, -1, -1)  # (B, K, C, P)
         x = torch.cat([context, masked], dim=2).flatten(0, 1)  # (B · K, C + T, P)

@@ -27,6 +27,6 @@ def label(one: Mapping[str, Any]) -> str:
 
 
 def score(one: Mapping[str, Any]) -> float | None:
-    """The number that counts, in percent: accuracy, or J&F of videos."""
+    """The number that counts, in percent: accuracy, J&F of videos, IoU of boxes."""
     result = one["result"]
-    return result.get("accuracy", result.get("J&F"))
+    return next((result[key] for key in ("accuracy", "J&F", "iou") if key in result), None)

@@ -62,10 +62,17 @@ def figure4(runs: Sequence[Run]) -> Drawn:
     return Drawn("Figure 4: noise and the size of A", caption, figure, numbers, table)
 
 
+def _noise(run: Run) -> Tensor:
+    kind = run.settings.positions
+    if kind in ("coordinates", "conditioned", "annealed"):
+        raise NotDrawn(f"the noise of positions={kind} ({run.name}) is not that of one matrix")
+    return positions.noise_matrix(run.predictor)
+
+
 def _sizes(run: Run) -> dict[str, float]:
     predictor = run.predictor
     A, token = positions.projection(predictor), _token(run, predictor)
-    noise = positions.noise_matrix(predictor)
+    noise = _noise(run)
     psi = predictor.predictor_pos_embed
     found = {
         "l1_A": A.abs().sum(),
@@ -100,7 +107,7 @@ def figure5(runs: Sequence[Run]) -> Drawn:
     for run in runs:
         predictor = run.predictor
         psi = predictor.predictor_pos_embed[0].detach().cpu()
-        noise = positions.noise_matrix(predictor).cpu()
+        noise = _noise(run).cpu()
         rows, columns = predictor.grid
         queries[run.name] = [rows // 2 * columns + columns // 2, columns + 1]
         generator = torch.Generator().manual_seed(0)

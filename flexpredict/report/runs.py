@@ -36,7 +36,7 @@ class Run:
     @property
     def noise_std(self) -> float:
         """Of the noise that was really added."""
-        return self.settings.noise_std if self.settings.positions in ("stop", "fixed") else 0.0
+        return self.settings.noise_std if self.settings.stochastic else 0.0
 
     @property
     def finished(self) -> bool:

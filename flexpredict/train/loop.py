@@ -141,6 +141,7 @@ def train(
             if (trouble := ranks.first(trouble)) is not None:
                 raise ValueError(trouble)
             optim.set_step(optimizer.param_groups, schedule, step)
+            objective.predictor.positions.set_progress(step / schedule.steps)
             images = batch.images.to(device, non_blocking=True).contiguous()
             if settings.augment == "crop-flip-gray-blur":
                 images = augment_batch(images, batch.draws.to(device, non_blocking=True))

@@ -50,6 +50,7 @@ def test_packed__images_labels_and_splits(tmp_path: Path) -> None:
     [
         ("jpeg", np.zeros(9)), ("jpeg", np.zeros((3, 3), np.uint8)), ("jpeg", np.uint8(1)),
         ("offset", np.zeros((7, 1), int)), ("offset", np.array(0)), ("offset", np.arange(1, 8)),
+        ("bbox", np.zeros(6, int)), ("bbox", np.zeros((6, 4))), ("bbox", np.zeros((5, 4), int)),
         ("label", np.zeros((6, 2), int)), ("split", np.zeros((6, 1), int)), ("name", np.arange(6)),
     ],
 )  # fmt: skip
@@ -109,6 +110,17 @@ def test_packed__several_files_are_one_source(tmp_path: Path) -> None:
     assert len(stamps) == 5
 
 
+def test_packed__boxes_where_all_files_have_them(tmp_path: Path) -> None:
+    boxes = np.arange(24, dtype=np.uint8).reshape(6, 4)
+    _pack(tmp_path / "a.npz", bbox=boxes)
+    _pack(tmp_path / "b.npz", bbox=boxes + 100)
+    both = PackedSource([tmp_path / "a.npz", tmp_path / "b.npz"], "val")
+    assert both.boxes is not None
+    assert both.boxes.tolist() == [*boxes[4:].tolist(), *(boxes[4:] + 100).tolist()]
+    _pack(tmp_path / "b.npz")
+    assert PackedSource([tmp_path / "a.npz", tmp_path / "b.npz"]).boxes is None
+
+
 def test_packed__several_files_that_do_not_go_together(tmp_path: Path) -> None:
     _pack(tmp_path / "a.npz")
     whole = dict(np.load(tmp_path / "a.npz"))
@@ -150,5 +162,10 @@ def test_packed__real_files_have_their_stated_counts(
     assert [len(s) for s in splits] == [train, val]
     assert len(source) == train + val
     assert len(source.classes) == classes
+    if "tiny" in name:
+        assert source.boxes is not None
+        assert source.boxes.shape == (train + val, 4)
+        flat = (source.boxes[:, :2] >= source.boxes[:, 2:]).any(1).sum()
+        assert flat == {"A": 236, "C": 155}[name[-5]]
     for index in range(0, len(source), len(source) // 50):
         assert decode(source.read(index)).shape == (size, size, 3)  # grayscale files too

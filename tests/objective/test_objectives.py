@@ -1,11 +1,14 @@
 """What the oracle does not cover: other losses, other targets, low resolution, MAE."""
 
+from typing import get_args
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from flexpredict.build import build_objective, build_sampler
 from flexpredict.config import settings_from
+from flexpredict.model.covariances import Covariance, LowRank
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.objective.ijepa import IJepa
@@ -137,13 +140,29 @@ def test_mae__stop_puts_noise_on_its_mask_tokens() -> None:
 
 def test_build__variants_of_one_seed_share_their_weights() -> None:
     plain, _, _ = _build(positions="sincos", seed=3)
-    for variant in ({"positions": "stop", "noise_std": 0.25}, {"positions": "learned"},
-                    {"positions": "stop", "noise_std": 0.25, "tied": False}):  # fmt: skip
-        other, _, _ = _build(**variant, seed=3)
-        for name, parameter in plain.named_parameters():
-            if name != "predictor.predictor_pos_embed" or variant["positions"] != "learned":
-                assert torch.equal(parameter, dict(other.named_parameters())[name]), name
+    common = dict(plain.named_parameters())
+    variants: list[dict[str, object]] = [
+        {"positions": "learned"},
+        {"positions": "stop", "tied": False},
+    ]
+    variants += [{"positions": name} for name in get_args(Covariance) if name != "projected"]
+    for variant in variants:
+        other, _, _ = _build(**variant, noise_std=0.25, seed=3)
+        for name, parameter in other.named_parameters():
+            if name in common and parameter.requires_grad == common[name].requires_grad:
+                assert torch.equal(parameter, common[name]), name
+        assert set(common) <= set(dict(other.named_parameters()))
     different, _, _ = _build(positions="sincos", seed=4)
     assert not torch.equal(
         plain.encoder.blocks[0].attn.qkv.weight, different.encoder.blocks[0].attn.qkv.weight
     )
+
+
+def test_build__directions_of_low_rank_noise_are_the_seeds() -> None:
+    directions = []
+    for seed in (3, 3, 4):
+        built, _, _ = _build(positions="low-rank", noise_std=0.25, seed=seed)
+        assert isinstance(built.predictor.positions.noise, LowRank)
+        directions.append(built.predictor.positions.noise.directions)
+    assert torch.equal(directions[0], directions[1])
+    assert not torch.equal(directions[0], directions[2])

@@ -60,6 +60,18 @@ def test_cuda__fast_ways_follow_the_plain_one(
         np.testing.assert_allclose(losses[:3], plain[:3], rtol=1e-4)
 
 
+@pytest.mark.parametrize("positions", ["annealed", "low-rank", "coordinates", "conditioned"])
+def test_cuda__a_graph_follows_noise_beyond_the_paper(
+    positions: str, pictures: np.ndarray, tmp_path: Path
+) -> None:
+    """Annealed: what is replayed reads the share of the run that is done, step by step."""
+    settings = SMALL | {"positions": positions, "noise_std": 2.0, "precision": "float32"}
+    fp.pretrain(pictures, tmp_path / "plain", device="cuda", **settings)
+    fp.pretrain(pictures, tmp_path / "graph", device="cuda", **settings | {"graph": True})
+    losses, plain = _losses(tmp_path / "graph"), _losses(tmp_path / "plain")
+    np.testing.assert_allclose(losses, plain, rtol=1e-2)
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_cuda__steps_do_not_wait_for_the_device(pictures: np.ndarray) -> None:
     """Images, masks and noise to loss, gradient, optimiser and moving average, without a pause."""

@@ -7,16 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
 import flexpredict as fp
+from flexpredict.build import build_objective
 from flexpredict.config import read_settings
 from flexpredict.data.sources import MemorySource
 from flexpredict.engine import checkpoint
+from flexpredict.model.covariances import Covariance
 from flexpredict.train import loop
 from flexpredict.train.monitor import Rejections
 
@@ -90,7 +92,15 @@ def test_run_folder__is_complete(pictures: np.ndarray, tmp_path: Path) -> None:
     assert torch.equal(context.norm.weight, stored["encoder.norm.weight"])
 
 
-@pytest.mark.parametrize("settings", [{}, {"masking": "paper", "augment": "crop-flip-gray-blur"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"masking": "paper", "augment": "crop-flip-gray-blur"},
+        *({"positions": name} for name in ("low-rank", "coordinates", "conditioned", "annealed")),
+    ],
+    ids=str,
+)
 def test_resume__continues_bit_for_bit(
     settings: dict[str, Any], pictures: np.ndarray, tmp_path: Path
 ) -> None:
@@ -223,6 +233,49 @@ def test_variants__train_and_load(
     assert np.isfinite(features).all()
 
 
+def test_covariances__train_from_common_weights(pictures: np.ndarray, tmp_path: Path) -> None:
+    """Each has losses of its own; what it learns is moved by the optimiser and saved."""
+    losses, learned = {}, {}
+    for name in ("stop", *get_args(Covariance)[1:]):
+        run = tmp_path / name
+        fp.pretrain(pictures, run, **SMALL | {"steps": 4, "positions": name, "noise_std": 1.0})
+        losses[name] = _losses(run)
+        before = build_objective(read_settings(run / "config.yaml")).state_dict()
+        after = _weights(run)
+        assert set(before) == set(after)
+        learned |= {
+            f"{name}: {key.partition('noise.')[2]}": not torch.equal(before[key], after[key])
+            for key in after
+            if "positions.noise." in key
+        }
+    assert np.isfinite(list(losses.values())).all()
+    alike = ("stop", "scaled", "conditioned", "annealed")  # they start as StoP
+    assert len({losses[name][0] for name in alike}) == 1
+    assert len({losses[name][-1] for name in losses}) == len(losses)
+    assert len({values[0] for values in losses.values()}) == len(losses) - len(alike) + 1
+    assert learned == {
+        "low-rank: directions": False,
+        "coordinates: spread": True,
+        "scaled: scale": True,
+        "conditioned: gate": True,
+    }
+
+
+def test_annealed__noise_follows_the_step(pictures: np.ndarray, tmp_path: Path) -> None:
+    """Annealed to where it starts, it is StoP to the bit; to zero, it is StoP at the first step."""
+    runs: dict[str, dict[str, Any]] = {
+        "stop": {"positions": "stop"},
+        "nowhere": {"positions": "annealed", "noise_std_final": 0.25},
+        "to-zero": {"positions": "annealed"},
+    }
+    for name, settings in runs.items():
+        fp.pretrain(pictures, tmp_path / name, **SMALL | settings)
+    _assert_same_run(tmp_path / "stop", tmp_path / "nowhere")
+    stop, zero = _losses(tmp_path / "stop"), _losses(tmp_path / "to-zero")
+    assert zero[0] == stop[0]
+    assert all(a != b for a, b in zip(zero[1:], stop[1:], strict=True))
+
+
 def test_data__what_is_given_wins_over_the_recipe(pictures: np.ndarray, tmp_path: Path) -> None:
     """The recipe names the embedded scenes; an array was given."""
     fp.pretrain(pictures, tmp_path / "run", recipe="demo", steps=1, device="cpu")
@@ -252,7 +305,14 @@ def _environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("settings", [[], ["--set=masking=paper", "--set=chunk_size=12"]])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["--set=masking=paper", "--set=chunk_size=12"],
+        ["--set=positions=annealed", "--set=chunk_size=12", "--set=accumulate=2"],
+    ],
+)
 def test_two_processes__equal_one(settings: list[str], photos: Path, tmp_path: Path) -> None:
     """torchrun with two processes: the same masks and noise, losses equal to rtol 1e-4.
 

@@ -5,6 +5,7 @@ offset  int64, one more than there are images
 label   integers, optional
 split   0 for training and 1 for testing, optional
 name    file names, optional
+bbox    integers, four for each image, optional: x0, y0, x1, y1 of an object, in pixels
 """
 
 import os
@@ -59,6 +60,12 @@ class PackedSource:
             chosen = [label[some] for label, some in zip(labels, rows, strict=True)]
             self.labels = np.searchsorted(known, np.concatenate(chosen)).astype(np.int64)
             self.classes = [str(label) for label in known]
+        self.boxes: NDArray[np.int64] | None = None  # (images, 4), where all files have them
+        boxes = [
+            file["bbox"][some] for file, some in zip(files, rows, strict=True) if "bbox" in file
+        ]
+        if len(boxes) == len(files):
+            self.boxes = np.concatenate(boxes).astype(np.int64)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -84,7 +91,7 @@ def _read(path: Path) -> _Arrays:
     """The arrays of a packed file, which fit one another."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files if name != "bbox"}
+            arrays = {name: file[name] for name in file.files}
     except Exception as error:  # damaged files make numpy and zipfile stumble in any way there is
         raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
     if not {"jpeg", "offset"} <= set(arrays):
@@ -92,9 +99,15 @@ def _read(path: Path) -> _Arrays:
             f"{path} is no packed file of images: expected arrays jpeg and offset, "
             f"found {', '.join(arrays) or 'none'}"
         )
-    for name in ("jpeg", "offset", "label", "split", "name"):
+    for name in ("jpeg", "offset", "label", "split", "name", "bbox"):
         kinds = {"jpeg": "u", "name": "SU"}.get(name, "iu")
-        if name in arrays and (arrays[name].ndim != 1 or arrays[name].dtype.kind not in kinds):
+        shape = (4,) if name == "bbox" else ()  # of an entry
+        fits = name not in arrays or (
+            arrays[name].ndim == 1 + len(shape)
+            and arrays[name].shape[1:] == shape
+            and arrays[name].dtype.kind in kinds
+        )
+        if not fits:
             raise ValueError(
                 f"{path} is no packed file of images: its array {name} is {arrays[name].dtype} of "
                 f"shape {arrays[name].shape}"
@@ -104,7 +117,7 @@ def _read(path: Path) -> _Arrays:
     if not len(offset) or offset[0] or offset[-1] != size or (np.diff(offset) < 0).any():
         raise ValueError(f"{path} is damaged: its offsets do not fit its {size} bytes")
     count = len(offset) - 1
-    for name in ("label", "split", "name"):
+    for name in ("label", "split", "name", "bbox"):
         if name in arrays and len(arrays[name]) != count:
             raise ValueError(
                 f"{path} is damaged: it has {count} images, but {len(arrays[name])} entries "

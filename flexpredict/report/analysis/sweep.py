@@ -8,7 +8,7 @@ import numpy as np
 from flexpredict.config import WITHOUT_EFFECT
 from flexpredict.report.runs import Run, differing
 
-_KINDS = ("learned covariance", "fixed covariance", "learned positions")
+_NAMES = {"stop": "learned covariance", "fixed": "fixed covariance", "learned": "learned positions"}
 _OF_A_SWEEP = {"positions", "noise_std", "seed"}
 
 
@@ -48,15 +48,15 @@ def series(runs: Sequence[Run], values: Mapping[str, float]) -> dict[str, list[P
     named = {}
     for group, kinds in found.items():
         still = kinds.pop("no noise", {})
-        for kind in [kind for kind in _KINDS if kind in kinds] or ["no noise"]:
+        for kind in kinds or ["no noise"]:
             points = still | kinds.get(kind, {})
             named[", ".join([kind, *group])] = [Point(std, points[std]) for std in sorted(points)]
     return named
 
 
 def _kind(run: Run) -> str:
-    if run.settings.positions == "learned":
-        return "learned positions"
-    if run.noise_std == 0:
+    """What a line of the figure is called; those of the paper by its words."""
+    positions = run.settings.positions
+    if run.noise_std == 0 and positions != "learned":
         return "no noise"
-    return "fixed covariance" if run.settings.positions == "fixed" else "learned covariance"
+    return _NAMES.get(positions, f"{positions} noise")
