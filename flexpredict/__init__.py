@@ -6,7 +6,18 @@
 >>> z = encoder.features(images)
 """
 
-from flexpredict.api import demo, features, finetune, knn, load, logistic, pretrain, probe, video
+from flexpredict.api import (
+    demo,
+    doctor,
+    features,
+    finetune,
+    knn,
+    load,
+    logistic,
+    pretrain,
+    probe,
+    video,
+)
 from flexpredict.config import Settings
 from flexpredict.model.masking import EvenMasks, Masks, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions, sincos_positions
@@ -25,6 +36,7 @@ __all__ = [
     "StochasticPositions",
     "create_encoder",
     "demo",
+    "doctor",
     "features",
     "finetune",
     "knn",
