@@ -42,13 +42,17 @@ def mean_cosine(features: Tensor) -> Tensor:
     return (total - count) / (count * (count - 1))
 
 
-def encoder_distance(one: Encoder, other: Encoder) -> Tensor:
-    """‖θ − θ̄‖ / ‖θ‖ over all weights."""
-    ours: list[Tensor] = list(one.parameters())
-    theirs: list[Tensor] = list(other.parameters())
+@torch.no_grad()
+def encoder_distance(trained: Encoder, follower: Encoder) -> Tensor:
+    """‖θ − θ̄‖ / ‖θ‖ over the weights that are trained."""
+    both = zip(trained.parameters(), follower.parameters(), strict=True)
+    pairs = [(one, other) for one, other in both if one.requires_grad]
+    ours: list[Tensor] = [one for one, _ in pairs]
+    theirs: list[Tensor] = [other for _, other in pairs]
     return _norm(torch._foreach_sub(ours, theirs)) / _norm(ours)
 
 
+@torch.no_grad()
 def projection_gauges(predictor: Predictor, encoder: Encoder) -> dict[str, Tensor]:
     """How large A, b, m̃ and the encoder's last scale γ are: what StoP's noise acts on."""
     projection = predictor.predictor_embed
@@ -62,9 +66,10 @@ def projection_gauges(predictor: Predictor, encoder: Encoder) -> dict[str, Tenso
     }
     if noise is not None:
         gauges["norm_noise_projection"] = noise.weight.norm()
-    return {name: gauge.detach() for name, gauge in gauges.items()}
+    return gauges
 
 
+@torch.no_grad()
 def noise_gauges(predictor: Predictor, features: Tensor) -> dict[str, Tensor]:
     """rms(A n) against rms(A s) and rms(ψ): is the noise heard, does it drown what it is put on?
 
