@@ -80,7 +80,7 @@ def noise_gauges(predictor: Predictor, features: Tensor) -> dict[str, Tensor]:
     if not (positions.noise_on_masked or positions.noise_on_context):
         return {}
     table = predictor.predictor_pos_embed
-    noise = table.new_tensor(positions.noise_std)
+    noise = table.new_full((), positions.noise_std)
     if positions.covariance == "projected":
         weight = (positions.noise_projection or projection).weight
         noise = noise * weight.norm() / len(weight) ** 0.5
