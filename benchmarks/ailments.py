@@ -29,10 +29,10 @@ import flexpredict as fp
 from flexpredict.config import Settings, read_settings
 from flexpredict.data.sources import MemorySource, open_source
 from flexpredict.health import diagnosis, reference
-from flexpredict.health.diagnosis import GAUGED, RULES, diagnose, measure, read_metrics
+from flexpredict.health.diagnosis import GAUGED, RULES, diagnose, holds, measure, read_metrics
 
 FITTED = range(5)  # seeds; the others are for the test
-ROOT = Path(__file__).parents[1]
+DOCS = Path(__file__).parents[1] / "docs" / "health.md"
 BEGIN, END = "<!-- benchmarks/ailments.py fit -->", "<!-- end -->"
 KEPT = {"config.yaml", "metrics.jsonl"}
 # The demo's recipe, short: about 10 s on a core.
@@ -177,18 +177,24 @@ def prefixes(run: Run) -> list[dict[str, float]]:
     return [measure(run.settings, gauged[:end]) for end in range(1, len(gauged) + 1)]
 
 
-def fit(runs: Sequence[Run]) -> dict[str, float]:
+class Fit(NamedTuple):
+    """A threshold, and the nearest runs on both of its sides; None where nothing is fitted."""
+
+    limit: float
+    spared: float | None = None
+    struck: float | None = None
+
+
+def fit(runs: Sequence[Run]) -> dict[str, Fit]:
     """Each threshold halfway (in logarithm) between those it must strike and those it must not.
 
     Healthy runs must not be struck at any time; runs of another ailment not at their end, unless
     that ailment is looked for earlier.
     """
     order = list(dict.fromkeys(rule.verdict for rule in RULES))
-    limits = {"broken": 0.5, "gamma_growth": 1.0}
+    fits = {"broken": Fit(0.5), "gamma_growth": Fit(1.0)}
     conditions = {c.measure: c for rule in RULES for c in rule.conditions}
-    for name, condition in conditions.items():
-        if name in limits:
-            continue
+    for name in conditions.keys() - fits.keys():
         verdicts = {kind.verdict for kind in KINDS.values() if name in kind.by}
         last = max(order.index(verdict) for verdict in verdicts)
         struck, spared = [], []
@@ -196,57 +202,65 @@ def fit(runs: Sequence[Run]) -> dict[str, float]:
             kind = ALL[run.kind]
             if kind.verdict == "healthy":
                 spared += [found[name] for found in prefixes(run) if name in found]
-            elif (found := measure(run.settings, run.lines)).get(name) is not None:
+            elif (value := measure(run.settings, run.lines).get(name)) is not None:
                 if name in kind.by:
-                    struck.append(found[name])
+                    struck.append(value)
                 elif order.index(kind.verdict) > last:
-                    spared.append(found[name])
-        sign = 1 if condition.above else -1
+                    spared.append(value)
+        sign = 1 if conditions[name].above else -1
         worst, best = sign * max(sign * x for x in spared), sign * min(sign * x for x in struck)
         apart = sign * best > sign * worst
-        limits[name] = float(f"{math.sqrt(best * worst) if apart else worst * 1.05**sign:.3g}")
-        print(f"{name}: spared to {worst:.4g}, struck from {best:.4g} -> {limits[name]}"
-              f"{'' if apart else '  OVERLAP'}")  # fmt: skip
-    return limits
+        limit = math.sqrt(best * worst) if apart else worst * 1.05**sign  # rather miss than alarm
+        fits[name] = Fit(float(f"{limit:.3g}"), worst, best)
+    return {name: fits[name] for name in conditions}
 
 
-def table(runs: Sequence[Run], limits: dict[str, float]) -> str:
-    """What kinds of runs are called, as Markdown: a row for each kind."""
-    rows = [
-        "| kind | should be | fitted on (seeds 0-4) | tested on (seeds 5-9) |",
-        "|---|---|---|---|",
-    ]
-    right: Counter[bool] = Counter()
-    total: Counter[bool] = Counter()
+def described(fits: dict[str, Fit], runs: Sequence[Run]) -> str:
+    """Thresholds, and what kinds of runs are called by them, as Markdown."""
+    limits = {name: one.limit for name, one in fits.items()}
+    rows = ["| threshold | value | the nearest run spared | the nearest run struck |"]
+    rows += ["|---|---:|---:|---:|"]
+    for name, one in fits.items():
+        if one.spared is not None:
+            rows.append(f"| `{name}` | {one.limit:g} | {one.spared:.3g} | {one.struck:.3g} |")
+    called = [(r, diagnose(r.settings, r.lines, limits).verdict) for r in runs]
+    rows += ["", "| kind | should be | seeds 0 to 4, fitted | seeds 5 to 9, tested |"]
+    rows += ["|---|---|---|---|"]
     for name, kind in ALL.items():
-        cells = []
-        for test in (False, True):
-            some = [r for r in runs if r.kind == name and (r.seed not in FITTED) == test]
-            called = Counter(diagnose(r.settings, r.lines, limits).verdict for r in some)
-            right[test] += called[kind.verdict]
-            total[test] += len(some)
-            cells.append(", ".join(f"{verdict} {n}" for verdict, n in called.most_common()))
+        cells = [
+            ", ".join(
+                f"{verdict} {count}"
+                for verdict, count in Counter(
+                    verdict
+                    for r, verdict in called
+                    if r.kind == name and (r.seed in FITTED) == fitted
+                ).most_common()
+            )
+            for fitted in (True, False)
+        ]
         if any(cells):
             rows.append(f"| `{name}` | {kind.verdict} | {cells[0]} | {cells[1]} |")
-    false = sum(
-        any(_strikes(run, end, limits) for end in range(1, len(run.lines) + 1))
-        for run in runs
-        if ALL[run.kind].verdict == "healthy" and run.seed not in FITTED
-    )
+    tested = [(ALL[r.kind].verdict, verdict) for r, verdict in called if r.seed not in FITTED]
+    names = ["healthy", *dict.fromkeys(rule.verdict for rule in RULES)]
+    counts = Counter(tested)
+    rows += ["", "The confusion matrix of seeds 5 to 9; rows are what runs should be called:", ""]
+    rows += ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for should in names:
+        cells = [str(counts[should, name] or "") for name in names]
+        rows.append(f"| **{should}** | " + " | ".join(cells) + " |")
+    right = sum(should == verdict for should, verdict in tested)
+    well = [r for r in runs if ALL[r.kind].verdict == "healthy" and r.seed not in FITTED]
+    alarmed = sum(any(_ailing(found, limits) for found in prefixes(run)) for run in well)
     rows += [
         "",
-        f"Called rightly: {right[False]} of {total[False]} runs that the thresholds were fitted "
-        f"on, {right[True]} of {total[True]} others. Healthy runs of seeds 5-9 that were warned "
-        f"at any time while they trained: {false}.",
+        f"{right} of {len(tested)} are called rightly. Of {len(well)} healthy runs among them, "
+        f"{alarmed} were warned at some time while they trained.",
     ]
     return "\n".join(rows)
 
 
-def _strikes(run: Run, end: int, limits: dict[str, float]) -> bool:
-    if GAUGED not in run.lines[end - 1]:
-        return False
-    gauged = [line for line in run.lines[:end] if GAUGED in line]
-    return diagnose(run.settings, gauged, limits).verdict != "healthy"
+def _ailing(found: dict[str, float], limits: dict[str, float]) -> bool:
+    return any(all(holds(c, found, limits) for c in rule.conditions) for rule in RULES)
 
 
 def main() -> None:
@@ -268,20 +282,20 @@ def main() -> None:
         make(given.runs, kinds, seeds, given.jobs, given.device)
     else:
         runs = read_runs(given.runs)
-        limits = fit([run for run in runs if run.seed in FITTED])
-        text = table(runs, limits)
+        fits = fit([run for run in runs if run.seed in FITTED])
+        text = described(fits, runs)
         print(text)
-        path = Path(diagnosis.__file__).with_name("thresholds.yaml")
-        head = path.read_text().splitlines()[0]
-        path.write_text(f"{head}\n{yaml.safe_dump(limits, sort_keys=False)}")
-        docs = ROOT / "docs" / "health.md"
-        before, _, rest = docs.read_text().partition(BEGIN)
-        docs.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
-        reference.write({
-            name: reference.pack([(r.settings, r.lines) for r in runs
-                                  if r.kind == name and r.seed in FITTED], kind.verdict)
-            for name, kind in ALL.items() if any(r.kind == name for r in runs)
-        })  # fmt: skip
+        head = "# Where rules strike: written by benchmarks/ailments.py, see docs/health.md.\n"
+        limits = yaml.safe_dump({name: one.limit for name, one in fits.items()}, sort_keys=False)
+        Path(diagnosis.__file__).with_name("thresholds.yaml").write_text(head + limits)
+        before, _, rest = DOCS.read_text().partition(BEGIN)
+        DOCS.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        known = {}
+        for name, kind in ALL.items():
+            some = [(r.settings, r.lines) for r in runs if r.kind == name and r.seed in FITTED]
+            if some and any(GAUGED in line for line in some[0][1]):
+                known[name] = reference.pack(some, kind.verdict)
+        reference.write(known)
 
 
 if __name__ == "__main__":

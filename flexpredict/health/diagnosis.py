@@ -162,7 +162,7 @@ def diagnose(
     found = measure(settings, lines)
     unjudged = _unjudged(settings, found)
     for rule in RULES:
-        if all(_holds(condition, found, limits) for condition in rule.conditions):
+        if all(holds(condition, found, limits) for condition in rule.conditions):
             evidence = [_words(c, found, limits) for c in rule.conditions]
             sentence = f"{rule.verdict}: {rule.sentence}"
             return Diagnosis(rule.verdict, True, sentence, evidence, rule.remedy, unjudged, found)
@@ -220,7 +220,7 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
 def thresholds() -> Mapping[str, float]:
     """By the name of what they are compared with."""
     text = (resources.files("flexpredict.health") / "thresholds.yaml").read_text()
-    return {"broken": 0.5} | dict(yaml.safe_load(text))
+    return dict(yaml.safe_load(text))
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -254,7 +254,7 @@ def progress_of(settings: Settings, line: Line) -> float:
     return line["epoch"] / settings.epochs
 
 
-def _holds(condition: Condition, found: Measures, limits: Mapping[str, float]) -> bool:
+def holds(condition: Condition, found: Measures, limits: Mapping[str, float]) -> bool:
     value, limit = found.get(condition.measure), limits[condition.measure]
     if value is None:
         return False

@@ -192,13 +192,14 @@ def train(
                     "memory_gib": peak_memory(device),
                     "seconds": round(now - started, 3),
                 }
+                finite = math.isfinite(value)
                 if monitor is not None:
-                    if gauge and gauges is not None:
+                    if gauge and gauges is not None and finite:
                         metrics |= gauges() | coverage.gauges()
-                    if look and probe is not None:
+                    if look and probe is not None and finite:
                         metrics |= probe(objective.encoders["target"])
                     monitor.log(metrics)
-                if not math.isfinite(value):
+                if not finite:
                     raise FloatingPointError(
                         f"the loss is {value} at step {done}: start again with a lower lr or a "
                         f"longer warmup; what was saved before is in {run / 'checkpoints'}"

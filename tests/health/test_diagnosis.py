@@ -1,5 +1,6 @@
 """Verdicts on lines made by hand: each ailment is told by its own signs, and only by them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,3 +135,12 @@ def test_null_gauges__are_passed_over() -> None:
 
 def test_thresholds__every_condition_has_one() -> None:
     assert set(thresholds()) == {c.measure for rule in RULES for c in rule.conditions}
+
+
+def test_docs__have_the_thresholds_of_the_package() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "health.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    said = {row[1].strip(" `"): row[2].strip() for row in rows}
+    for name, value in thresholds().items():
+        if name not in ("broken", "gamma_growth"):  # a loss that is not finite; a γ that has grown
+            assert said[name] == f"{value:g}"
