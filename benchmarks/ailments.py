@@ -1,9 +1,11 @@
 """Runs that are well and runs made to fail, in many seeds: what `doctor` is fitted and tried on.
 
     python benchmarks/ailments.py make runs/ --seeds 0-9 --jobs 16      the short kinds, on CPUs
-    python benchmarks/ailments.py make runs/ --kinds recipes --seeds 0-4 --jobs 4 --device cuda
+    python benchmarks/ailments.py make runs/ --kinds recipes --jobs 4 --device cuda
+    python benchmarks/ailments.py make runs/ --kinds tiny-imagenet --jobs 4 --device cuda
     python benchmarks/ailments.py fit runs/
 
+The third needs Tiny-ImageNet in the folder that FLEXPREDICT_DATA names.
 `make` writes runs/KIND/SEED with config.yaml and metrics.jsonl; what is there is left alone.
 `fit` takes thresholds from seeds 0 to 4, tries them on the others, and writes what comes with the
 package: health/thresholds.yaml and health/reference.json; docs/health.md gets the table.
@@ -107,17 +109,24 @@ RECIPES = {
     for stem in ("t8-64", "s8-64", "t4-64", "s8-96")
     for name in (f"small/stop-vit-{stem}", f"small/stop-vit-{stem}@sincos")
 }
-ALL = KINDS | RECIPES
+TINY = {
+    f"{name}-tiny-imagenet": kind._replace(settings=kind.settings | {"data": "tiny-imagenet"})
+    for name, kind in RECIPES.items()
+    if "64" in name
+}
+ALL = KINDS | RECIPES | TINY
 
 
 def make_one(name: str, seed: int, out: Path, device: str | None) -> None:
     kind = ALL[name]
     settings = (SHORT if name in KINDS else FULL) | kind.settings
-    source = open_source(settings.pop("data"), image_size=64)
-    assert isinstance(source, MemorySource)
+    images: Any = settings.pop("data")
+    if kind.images is not None:
+        source = open_source(images, image_size=64)
+        assert isinstance(source, MemorySource)
+        images = kind.images(source)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         run = Path(scratch) / out.name
-        images = source if kind.images is None else kind.images(source)
         try:
             fp.pretrain(images, run, device=device, seed=seed, **settings)
         except FloatingPointError as error:
@@ -267,12 +276,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["make", "fit", "one"])
     parser.add_argument("runs", type=Path)
-    parser.add_argument("--kinds", default="kinds", help="names, or `kinds`, or `recipes`")
+    parser.add_argument("--kinds", default="kinds", help="names, or kinds, recipes, tiny-imagenet")
     parser.add_argument("--seeds", default="0-9")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    groups = {"kinds": list(KINDS), "recipes": list(RECIPES)}
+    groups = {"kinds": list(KINDS), "recipes": list(RECIPES), "tiny-imagenet": list(TINY)}
     kinds = groups.get(given.kinds, given.kinds.split(","))
     first, _, last = given.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)

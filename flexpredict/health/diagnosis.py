@@ -33,7 +33,7 @@ class Condition(NamedTuple):
 
     measure: str
     above: bool
-    words: str  # with {value} and {threshold}
+    words: str  # with {value}
 
 
 class Rule(NamedTuple):
@@ -263,10 +263,9 @@ def holds(condition: Condition, found: Measures, limits: Mapping[str, float]) ->
 
 def _words(condition: Condition, found: Measures, limits: Mapping[str, float]) -> str:
     value, limit = found[condition.measure], limits[condition.measure]
-    side = "over" if condition.above else "under"
     if condition.measure == "broken":
         return condition.words
-    return f"{condition.words.format(value=f'{value:.3g}')} ({side} {limit:.3g})"
+    return f"{condition.words.format(value=f'{value:.3g}')} (limit {limit:.3g})"
 
 
 def _unjudged(settings: Settings, found: Measures) -> list[str]:

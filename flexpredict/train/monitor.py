@@ -161,7 +161,7 @@ class Monitor:
         """Says so, once, when the run has come to look unwell."""
         found = diagnose(self._settings, self._gauged)
         if found.ailing and found.verdict != self._verdict and self._shown:
-            say(f"warning: {found.sentence} ({'; '.join(found.evidence)}). {found.remedy}")
+            say(f"warning: {found.sentence}. Seen: {'; '.join(found.evidence)}. {found.remedy}")
         self._verdict = found.verdict
 
 

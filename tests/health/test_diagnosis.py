@@ -66,7 +66,7 @@ def test_ailments__are_told_with_evidence_and_remedy(verdict: str, ends: dict[st
     assert found.ailing
     assert found.sentence.startswith(verdict)
     assert found.evidence
-    assert all("over" in words or "under" in words for words in found.evidence)
+    assert all("(limit " in words for words in found.evidence)
     assert found.remedy.endswith(".")
 
 
