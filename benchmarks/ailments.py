@@ -12,6 +12,7 @@ package: health/thresholds.yaml and health/reference.json; docs/health.md gets t
 """
 
 import argparse
+import json
 import math
 import os
 import shutil
@@ -31,7 +32,15 @@ import flexpredict as fp
 from flexpredict.config import Settings, read_settings
 from flexpredict.data.sources import MemorySource, open_source
 from flexpredict.health import diagnosis, reference
-from flexpredict.health.diagnosis import GAUGED, RULES, diagnose, holds, measure, read_metrics
+from flexpredict.health.diagnosis import (
+    GAUGED,
+    METRICS,
+    RULES,
+    diagnose,
+    holds,
+    measure,
+    read_metrics,
+)
 
 FITTED = range(5)  # seeds; the others are for the test
 DOCS = Path(__file__).parents[1] / "docs" / "health.md"
@@ -62,6 +71,11 @@ def one_colour(source: MemorySource) -> MemorySource:
     return MemorySource(np.broadcast_to(means, source.images.shape).copy())
 
 
+def static(source: MemorySource) -> MemorySource:
+    """Pixels that say nothing about each other, as on a screen without a programme."""
+    return MemorySource(np.random.default_rng(0).integers(0, 256, source.images.shape, np.uint8))
+
+
 class Kind(NamedTuple):
     """What a run has to be called, and by which measures it is told."""
 
@@ -69,6 +83,7 @@ class Kind(NamedTuple):
     by: tuple[str, ...]
     settings: dict[str, Any]
     images: Callable[[MemorySource], MemorySource] | None = None
+    until: int | None = None  # the last step of which anything is known
 
 
 def healthy(**settings: Any) -> Kind:
@@ -81,10 +96,11 @@ KINDS = {
     "mae": healthy(objective="mae", masking="random", positions="sincos"),
     "lr-nan": Kind("exploding", ("broken",), {"lr": 1e3}),
     "lr-x100": Kind("exploding", ("growth",), {"lr": 0.1}),
-    "ema-off": Kind("collapsed", ("loss_kept",), {"ema": 0.0, "ema_final": 0.0, "lr": 1e-2}),
     "one-colour": Kind("collapsed", ("loss_kept",), {}, one_colour),
-    "lr-x1000": Kind("collapsed", ("spread_kept",), {"lr": 1.0}),
-    "ema-weak": Kind("collapsing", ("rank_kept",), {"ema": 0.5, "ema_final": 0.5, "lr": 1e-2}),
+    "lr-x1000": Kind("collapsed", ("loss_kept", "spread_kept"), {"lr": 1.0}),
+    "static": Kind("collapsed", ("loss_kept", "spread_kept"), {}, static),
+    "static-begun": Kind("collapsing", ("rank_kept",), {"gauge_every": 5}, static, until=60),
+    "ema-off": Kind("collapsing", ("apart",), {"ema": 0.0, "ema_final": 0.0}),
     "noise-x20": Kind("drowned", ("noise_over_signal",), {"noise_std": 5.0}),
     "decay": Kind(
         "escaping", ("noise_kept", "A_kept"),
@@ -131,6 +147,9 @@ def make_one(name: str, seed: int, out: Path, device: str | None) -> None:
             fp.pretrain(images, run, device=device, seed=seed, **settings)
         except FloatingPointError as error:
             print(error, file=sys.stderr)
+        if kind.until is not None:
+            lines = [line for line in read_metrics(run) if line["step"] <= kind.until]
+            (run / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
         for path in run.iterdir():
             if path.name not in KEPT:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -201,7 +220,7 @@ def fit(runs: Sequence[Run]) -> dict[str, Fit]:
     that ailment is looked for earlier.
     """
     order = list(dict.fromkeys(rule.verdict for rule in RULES))
-    fits = {"broken": Fit(0.5), "gamma_growth": Fit(1.0)}
+    fits = {"broken": Fit(0.5), "gamma_growth": Fit(1.0), "apart": Fit(1e-9)}  # yes or no
     conditions = {c.measure: c for rule in RULES for c in rule.conditions}
     for name in conditions.keys() - fits.keys():
         verdicts = {kind.verdict for kind in KINDS.values() if name in kind.by}

@@ -84,6 +84,12 @@ RULES = (
     ),
     Rule(
         "collapsing",
+        (_below("apart", "the distance between the encoders has always been {value}"),),
+        "the target encoder is the context encoder itself: nothing holds the targets still",
+        "Raise ema.",
+    ),
+    Rule(
+        "collapsing",
         (_below("rank_kept", "the rank of the features is at {value} of its best"),),
         "the features lose their dimensions",
         _COLLAPSE,
@@ -204,6 +210,7 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
         "growth": kept("norm_A"),
         "loss_kept": kept("fixed_loss" if gauged else "loss"),
         "spread_kept": kept("spread_target"),
+        "apart": max(series(lines, "encoder_distance"), default=None),
         "rank_kept": of_best("rankme_target"),
         "noise_over_signal": now("noise_over_signal"),
         "noise_kept": kept("noise_over_position"),

@@ -70,6 +70,12 @@ def test_ailments__are_told_with_evidence_and_remedy(verdict: str, ends: dict[st
     assert found.remedy.endswith(".")
 
 
+def test_collapsing__one_encoder_in_place_of_two() -> None:
+    lines = [line | {"encoder_distance": 0.0} for line in _lines()]
+    found = diagnose(SETTINGS, lines)
+    assert (found.verdict, found.remedy) == ("collapsing", "Raise ema.")
+
+
 def test_exploding__a_loss_that_is_not_finite() -> None:
     lines = [*_lines(3), {"step": 50, "epoch": 0.5, "loss": None}]
     found = diagnose(SETTINGS, lines)
@@ -142,5 +148,5 @@ def test_docs__have_the_thresholds_of_the_package() -> None:
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     said = {row[1].strip(" `"): row[2].strip() for row in rows}
     for name, value in thresholds().items():
-        if name not in ("broken", "gamma_growth"):  # a loss that is not finite; a γ that has grown
+        if name not in ("broken", "gamma_growth", "apart"):  # these ask yes or no
             assert said[name] == f"{value:g}"
