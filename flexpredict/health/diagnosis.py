@@ -66,7 +66,7 @@ RULES = (
     ),
     Rule(
         "exploding",
-        (_above("growth", "A has grown to {value} times its start"),),
+        (_above("growth", "A has been {value} times as large as at its start"),),
         "the weights grow out of bounds",
         _LOWER_RATE,
     ),
@@ -206,8 +206,9 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
         values, latest = series(lines, name), now(name)
         return latest / max(values) if latest is not None and max(values) > 0 else None
 
+    sizes = series(lines, "norm_A")
     numbers = {
-        "growth": kept("norm_A"),
+        "growth": max(sizes) / sizes[0] if sizes and sizes[0] else None,
         "loss_kept": kept("fixed_loss" if gauged else "loss"),
         "spread_kept": kept("spread_target"),
         "apart": max(series(lines, "encoder_distance"), default=None),
