@@ -5,6 +5,7 @@ They come with the package as bands (health/reference.json), packed by benchmark
 
 import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -128,14 +129,17 @@ def _curve(lines: Sequence[Mapping[str, Any]], name: str, share: Numbers) -> Num
 
 
 def _name_of(settings: Settings) -> str | None:
-    """The longest of the healthy references that are alike."""
+    """Of the healthy references that are alike, the one of about as many steps, else the longest."""
     own = settings.model_dump(mode="json")
     alike = [
         (known["steps"], name)
         for name, known in _known().items()
         if known["verdict"] == "healthy" and all(own[k] == v for k, v in known["alike"].items())
     ]
-    return max(alike)[1] if alike else None
+    if not alike:
+        return None
+    wanted = settings.steps or max(alike)[0]
+    return min(alike, key=lambda pair: abs(math.log(pair[0] / wanted)))[1]
 
 
 @functools.cache

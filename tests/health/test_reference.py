@@ -45,7 +45,9 @@ def test_bands__lowest_median_highest_of_the_seeds() -> None:
 
 @pytest.mark.usefixtures("packed")
 def test_bands__of_a_run_are_those_of_healthy_runs_alike() -> None:
-    assert reference._name_of(DEMO) == "demo-long"
+    assert reference._name_of(DEMO) == "demo"  # of 100 steps
+    assert reference._name_of(DEMO.model_copy(update={"steps": 3000})) == "demo-long"
+    assert reference._name_of(DEMO.model_copy(update={"steps": None, "epochs": 1})) == "demo-long"
     assert reference.reference_bands(DEMO.model_copy(update={"seed": 9, "lr": 3e-3}))
     assert reference.reference_bands(DEMO.model_copy(update={"model": "vit_base"})) == {}
     assert reference.reference_names()["ema-off"] == "collapsed"
