@@ -129,7 +129,7 @@ def _curve(lines: Sequence[Mapping[str, Any]], name: str, share: Numbers) -> Num
 
 
 def _name_of(settings: Settings) -> str | None:
-    """Of the healthy references that are alike, the one of about as many steps, else the longest."""
+    """Of healthy references that are alike, the one of about as many steps, else the longest."""
     own = settings.model_dump(mode="json")
     alike = [
         (known["steps"], name)
