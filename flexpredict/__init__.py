@@ -9,6 +9,7 @@
 from flexpredict.api import (
     boxes,
     demo,
+    doctor,
     features,
     figures,
     finetune,
@@ -40,6 +41,7 @@ __all__ = [
     "boxes",
     "create_encoder",
     "demo",
+    "doctor",
     "features",
     "figures",
     "finetune",

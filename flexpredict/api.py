@@ -1,6 +1,5 @@
 """What people call from Python; the command line calls the same."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +26,13 @@ from flexpredict.evaluate.subject import Subject
 from flexpredict.evaluate.tasks import VIDEO_TASKS, Labelled, open_task
 from flexpredict.evaluate.tuned import evaluate_finetune
 from flexpredict.evaluate.video import Following, evaluate_videos
+from flexpredict.health.diagnosis import Diagnosis, diagnose, read_metrics
+from flexpredict.health.reference import Reading, readings
 from flexpredict.model.vit import Encoder, Resize, Size
 from flexpredict.train import loop
 from flexpredict.train.loop import CONFIG, Result
-from flexpredict.train.monitor import METRICS, Tally
+from flexpredict.train.monitor import Tally
+from flexpredict.train.track import check_track
 
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
@@ -57,6 +59,7 @@ def pretrain(
     recipe: str | None = None,
     resume: bool = False,
     device: str | None = None,
+    track: str | None = None,
     **settings: Any,
 ) -> Result:
     """Pretrains an encoder on images and writes a run folder.
@@ -66,6 +69,7 @@ def pretrain(
         FLEXPREDICT_DATA names, or a uint8 array.
     recipe: the name of a recipe that comes with the package, `name@variant`, or a YAML file.
     resume: goes on with the run in `out`; starts it where there is none.
+    track: `tensorboard` or `wandb`, where metrics go besides metrics.jsonl.
     settings: any names of `fp.Settings`, over those of the recipe.
     """
     if data is not None:  # what is given wins over what a recipe names
@@ -74,6 +78,7 @@ def pretrain(
     images = chosen.data if data is None else data
     if images is None:
         raise ValueError("no images were named: give a folder, a list, or `scenes` for our own")
+    tracker = None if track is None else check_track(track)
     with processes(device) as ranks:
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
@@ -82,7 +87,25 @@ def pretrain(
         if chosen.probe_data is not None and ranks.is_main:
             labelled = open_source(chosen.probe_data, image_size=size, progress=progress)
             probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
-        return loop.train(chosen, source, Path(out), ranks, resume=resume, probe=probe)
+        return loop.train(
+            chosen, source, Path(out), ranks, resume=resume, probe=probe, track=tracker
+        )
+
+
+class Checkup(NamedTuple):
+    diagnosis: Diagnosis
+    gauges: list[Reading]
+
+
+def doctor(run: str | Path) -> Checkup:
+    """Whether a run is well, finished or not, and what its gauges say beside healthy runs."""
+    run = Path(run)
+    if not (run / CONFIG).is_file():
+        raise ValueError(f"{run} is no run: expected a folder with {CONFIG}")
+    settings, lines = read_settings(run / CONFIG), read_metrics(run)
+    if not lines:
+        raise ValueError(f"{run} has logged nothing yet: there is nothing to judge it by")
+    return Checkup(diagnose(settings, lines), readings(settings, lines))
 
 
 def _with_statistics(settings: Settings, source: Source, before: Path) -> Settings:
@@ -362,12 +385,15 @@ def write_report(
     data: as for `figures`.
     """
     from flexpredict.report import run_page
+    from flexpredict.report.judged import bands_of, verdict_of
 
     opened = _read_runs(runs, device)
     folder = opened[0].path if len(opened) == 1 else Path()
     path = folder / "report.html" if out is None else Path(out)
     run_page.check_page(path)
-    run_page.write_run_page(path, opened, _draw(opened, data, None))
+    drawn = _draw(opened, data, None)
+    bands, verdicts = bands_of(opened), {run.name: verdict_of(run) for run in opened}
+    run_page.write_run_page(path, opened, drawn, bands=bands, verdicts=verdicts)
     return path
 
 
@@ -415,7 +441,7 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
                 f"{', '.join(evaluation.result)}"
             )
         found[name] = evaluation.result[measure["key"]]
-    last = json.loads((run / METRICS).read_text().splitlines()[-1])
+    last = read_metrics(run)[-1]
     found |= {name: last.get(name) for name in order["gauges"]}
     return {"found": found, "seconds": last["seconds"], "device": device_name(pick_device(device))}
 

@@ -26,6 +26,9 @@ def pretrain(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    track: Annotated[
+        str | None, typer.Option(help="Also report to `tensorboard` or `wandb`.")
+    ] = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +41,9 @@ def pretrain(
     data = str(named) if data is None and named is not None else data
     if model is not None:
         values["model"] = model
-    result = flexpredict.pretrain(data, out, recipe=recipe, resume=resume, device=device, **values)
+    result = flexpredict.pretrain(
+        data, out, recipe=recipe, resume=resume, device=device, track=track, **values
+    )
     if not is_main():
         return
     if as_json:

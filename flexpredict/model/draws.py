@@ -54,3 +54,10 @@ class Draws:
                 held.copy_(drawn[part.start : part.start + part.count])
             at += part.count
         return numbers
+
+
+class Units(Draws):
+    """Unit vectors in place of normal numbers: what is linear in these shows its matrix."""
+
+    def normal(self, *shape: int, like: Tensor) -> Tensor:
+        return torch.eye(shape[-1], dtype=like.dtype, device=like.device)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flexpredict.model.covariances import Annealed, Covariance, LowRank, noise_of, sincos_rates
-from flexpredict.model.draws import Draws
+from flexpredict.model.draws import Draws, Units
 
 NoiseOn = Literal["masked", "context", "both"]
 Form = Literal["paper", "released"]
@@ -156,6 +156,20 @@ class StochasticPositions(nn.Module):
         if self.l2:
             cost = cost + self.l2 * projection.weight.square().sum()
         return cost
+
+    def noise_matrix(self, projection: nn.Linear) -> Tensor | None:
+        """What standard normal numbers are multiplied with to be added to positions, (P, …).
+
+        None where noise is not linear in them, or not the same at all places.
+        """
+        matrix = (self.noise_projection or projection).weight
+        if self.noise is None:
+            return torch.zeros_like(matrix)
+        if self.covariance in ("coordinates", "conditioned"):
+            return None
+        tokens = matrix.new_zeros(self.noise.width, len(matrix))
+        added: Tensor = self.noise(tokens, matrix, self.noise_std, Units(), None)
+        return added.T
 
     def _noise(
         self, positions: Tensor, projection: nn.Linear, draws: Draws, context: Tensor | None

@@ -90,6 +90,11 @@ class IJepa(nn.Module):
         features = self.encoder(images, view.masks.context)
         return self.predictor(features, view.masks, view.draws)
 
+    def errors(self, images: Tensor, view: View) -> Tensor:
+        """The loss of every token, (B, K, T), at full resolution and without penalties."""
+        true = self.targets(images, view.masks.targets)
+        return self._distance(self.predictions(images, view), true, "none").mean(dim=-1)
+
     def _loss(self, images: Tensor, targets: Tensor, view: View) -> Tensor:
         predicted = self.predictions(images, view).to(targets.dtype)
         loss = self._distance(predicted, gather(targets, view.masks.targets))

@@ -31,11 +31,17 @@ class Mae(nn.Module):
         targets = self.targets(images)  # (B, N, c · patch²)
         losses = []
         for part, view in split(images, views):
-            features = self.encoder(images[part], view.masks.context)
-            predicted = self.predictor(features, view.masks, view.draws).to(targets.dtype)
-            true = gather(targets[part], view.masks.targets)
-            losses.append((predicted - true).square().mean())
+            losses.append(self._squares(images[part], targets[part], view).mean())
         return mean_over_images(losses, views) + self.predictor.penalty()
+
+    def errors(self, images: Tensor, view: View) -> Tensor:
+        """The loss of every token, (B, K, T), without penalties."""
+        return self._squares(images, self.targets(images), view).mean(dim=-1)
+
+    def _squares(self, images: Tensor, targets: Tensor, view: View) -> Tensor:
+        features = self.encoder(images, view.masks.context)
+        predicted = self.predictor(features, view.masks, view.draws).to(targets.dtype)
+        return (predicted - gather(targets, view.masks.targets)).square()
 
     @torch.no_grad()
     def targets(self, images: Tensor) -> Tensor:

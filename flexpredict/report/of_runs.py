@@ -63,10 +63,14 @@ def figure4(runs: Sequence[Run]) -> Drawn:
 
 
 def _noise(run: Run) -> Tensor:
-    kind = run.settings.positions
-    if kind in ("coordinates", "conditioned", "annealed"):
-        raise NotDrawn(f"the noise of positions={kind} ({run.name}) is not that of one matrix")
-    return positions.noise_matrix(run.predictor)
+    stochastic = run.predictor.positions
+    matrix = stochastic.noise_matrix(run.predictor.predictor_embed)
+    if matrix is None or stochastic.covariance == "annealed":
+        raise NotDrawn(
+            f"{run.name} has noise that is not that of one matrix: "
+            f"positions={run.settings.positions}"
+        )
+    return matrix.detach()
 
 
 def _sizes(run: Run) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 from flexpredict.engine.checkpoint import write_text
 from flexpredict.report import evaluations
 from flexpredict.report.drawn import Drawn, styles_of
-from flexpredict.report.figures.curves import Band, curve
+from flexpredict.report.figures.curves import Band, curve, profile
 from flexpredict.report.gallery import Gallery
 from flexpredict.report.of_images import FROM_IMAGES
 from flexpredict.report.page import (
@@ -25,7 +25,9 @@ from flexpredict.report.page import (
 from flexpredict.report.runs import Run, differing
 
 _PLACES = ("step", "epoch")  # where a line of metrics is, not what it found
-_SCHEDULE = ("lr", "weight_decay", "ema", "images_per_second", "seconds")
+_SCHEDULE = (
+    "lr", "weight_decay", "ema", "images_per_second", "data_wait", "memory_gib", "seconds"
+)  # fmt: skip
 _SMOOTH = 60  # means are taken over so many parts of a curve, if lines are more
 
 
@@ -116,6 +118,8 @@ def _curves(runs: Sequence[Run], bands: Mapping[str, Band], verdicts: Mapping[st
     styles = styles_of(runs)
     legend = "".join(f"<li>{swatch(styles[run.name])}{escape(run.name)}</li>" for run in runs)
     keys = list(dict.fromkeys(key for run in runs for line in run.metrics for key in line))
+    lists = [key for key in keys if isinstance(_last(runs, key), list)]
+    keys = [key for key in keys if key not in lists]
     gauges = [key for key in keys if key not in (*_PLACES, *_SCHEDULE)]
     lines = {run.name: run.metrics for run in runs}
     smooth = max(len(run.metrics) for run in runs) // _SMOOTH
@@ -132,19 +136,25 @@ def _curves(runs: Sequence[Run], bands: Mapping[str, Band], verdicts: Mapping[st
             drawn.append(vector(figure, " ".join(words), alt=f"{key} over steps"))
         return f"<div class=panels>{''.join(drawn)}</div>"
 
-    values = {key: [number(_last(run, key)) for run in runs] for key in keys}
+    shapes = [
+        vector(profile(lines, key, styles=styles), "", alt=f"{key} at the end") for key in lists
+    ]
+    values = {key: [number(_last([run], key)) for run in runs] for key in keys}
     about = "Pale lines are what was logged, strong ones running means. " if smooth > 1 else ""
     about += "The grey band is what healthy runs showed." if set(bands) & set(gauges) else ""
     return (
         f"<ul class=legend>{legend}</ul>{panels(gauges)}<p class=note>{about}</p>"
+        + (f"<div class=panels>{''.join(shapes)}</div>" if shapes else "")
         + "<h3>Last values</h3>"
         + table(_head(runs), values, name="gauges")
         + folded("Schedule and speed", panels([key for key in keys if key in _SCHEDULE]))
     )
 
 
-def _last(run: Run, key: str) -> float | None:
-    return next((line[key] for line in reversed(run.metrics) if line.get(key) is not None), None)
+def _last(runs: Sequence[Run], key: str) -> Any:
+    """The last value that any of these runs has logged."""
+    lines = (line for run in runs for line in reversed(run.metrics))
+    return next((line[key] for line in lines if line.get(key) is not None), None)
 
 
 def _evaluations(runs: Sequence[Run]) -> str:

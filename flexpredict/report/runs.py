@@ -1,9 +1,7 @@
 """Run folders as the report sees them. Nothing of a run is changed."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,12 +12,13 @@ from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import WEIGHTS
 from flexpredict.evaluate.results import read_all
+from flexpredict.health.diagnosis import METRICS, read_metrics
 from flexpredict.model.masking import Grid
 from flexpredict.model.predictor import Predictor
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 
-CONFIG, METRICS = "config.yaml", "metrics.jsonl"
+CONFIG = "config.yaml"
 
 
 class NotDrawn(ValueError):
@@ -44,13 +43,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; one that was cut off in the middle of a write is left out."""
-        lines = []
-        with suppress(FileNotFoundError):
-            for line in (self.path / METRICS).read_text().splitlines():
-                with suppress(ValueError):
-                    lines.append(json.loads(line))
-        return lines
+        return read_metrics(self.path)
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ _MOST_SHAPES = 4  # masks of ever new lengths are not worth a graph each
 Compute = Callable[[Tensor, Sequence[View]], Tensor]  # adds to gradients, gives the loss
 
 
-class _Recorded(Draws):
+class Recorded(Draws):
     """Remembers what is asked for; asked again, gives the same tensors, refilled in between."""
 
     def __init__(self, real: Draws) -> None:
@@ -58,7 +58,7 @@ class _Captured:
     graph: torch.cuda.CUDAGraph
     images: Tensor
     masks: list[Masks]
-    draws: list[_Recorded]
+    draws: list[Recorded]
     loss: Tensor
 
 
@@ -96,7 +96,7 @@ class Graphed:
         before = [None if p.grad is None else p.grad.clone() for p in self._parameters]
         images = images.clone()
         masks = [Masks(v.masks.context.clone(), v.masks.targets.clone()) for v in views]
-        draws = [_Recorded(view.draws) for view in views]
+        draws = [Recorded(view.draws) for view in views]
         fixed = [View(m, d) for m, d in zip(masks, draws, strict=True)]
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())

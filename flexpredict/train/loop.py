@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from flexpredict import build
 from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
@@ -24,12 +23,16 @@ from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim
 from flexpredict.engine.distributed import Ranks, StopSignal
 from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
-from flexpredict.health import projection_gauges
+from flexpredict.health.gauges import projection_gauges
 from flexpredict.model.vit import Encoder
+from flexpredict.objective.ijepa import IJepa
+from flexpredict.objective.mae import Mae
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
-from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Tally, say
+from flexpredict.train.gauges import Coverage, Gauges
+from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Tally, Timed, peak_memory, say
 from flexpredict.train.step import step_of
+from flexpredict.train.track import Track, start_tracker
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
@@ -60,10 +63,12 @@ def train(
     resume: bool = False,
     show: bool = True,
     probe: Probe | None = None,
+    track: Track | None = None,
 ) -> Result:
     """Pretrains into a run folder; with `resume`, goes on where the folder's last session ended.
 
     probe: is shown the target encoder every `probe_every` epochs; what it finds is logged.
+    track: who else is told what is logged.
     """
     device = ranks.device
     objective = build.build_objective(settings)
@@ -96,6 +101,16 @@ def train(
         scaler.load_state_dict(state["scaler"])
     if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, 0.0, None)
+    coverage = Coverage(sampler.grid, state.get("coverage") if state else None)
+    gauges, tracker, trouble = None, None, None
+    if ranks.is_main:
+        try:
+            gauges = Gauges(settings, source, chunks, objective, compute)
+            tracker = start_tracker(track, run, first, settings) if track else None
+        except ValueError as error:
+            trouble = str(error)
+    if (trouble := ranks.first(trouble)) is not None:
+        raise ValueError(trouble)
     if show and ranks.is_main:
         for line in (
             *_announce(settings, schedule, source, compute.dtype, ranks),
@@ -115,6 +130,7 @@ def train(
         _check_finite(objective, step)
         if ranks.is_main:
             extra = {"images": len(source), "held": place, "scaler": scaler.state_dict()}
+            extra["coverage"] = coverage.state()
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
         ranks.barrier()
 
@@ -126,9 +142,11 @@ def train(
         monitor = None
         if ranks.is_main:
             monitor = stack.enter_context(
-                Monitor(run, name=run.name, first=first, total=schedule.steps, show=show)
+                Monitor(
+                    run, settings, first=first, total=schedule.steps, show=show, tracker=tracker
+                )
             )
-        stream = loader.load(held, todo, workers=_workers(settings))
+        stream = Timed(loader.load(held, todo, workers=_workers(settings)))
         for step, batch in zip(todo, stream, strict=True):
             for index, reason in batch.rejected.items():
                 rejections.add(index, source.name(index), reason)
@@ -146,40 +164,47 @@ def train(
             if settings.augment == "crop-flip-gray-blur":
                 images = augment_batch(images, batch.draws.to(device, non_blocking=True))
 
-            look = _is_due(step + 1, settings, per_epoch, schedule.steps)
-            log = look or (step + 1) % settings.log_every == 0 or step + 1 == schedule.steps
+            done, last = step + 1, step + 1 == schedule.steps
+            look = _is_due(done, settings, per_epoch, schedule.steps)
+            gauge = done == 1 or last or done % settings.gauge_every == 0
+            log = look or gauge or done % settings.log_every == 0
             views = [chunks.views(plans, device) for plans in batch.beside]
-            loss, gradient = compute(images, views, schedule.ema(step), measure=log)
+            for plans in batch.beside:
+                coverage.add(plans)
+            loss, gradients = compute(images, views, schedule.ema(step), measure=log)
 
-            done = step + 1
             if monitor is not None:
                 monitor.advance(done)
             if log:
                 value = float(ranks.mean(loss))
-                if not math.isfinite(value):
-                    raise FloatingPointError(
-                        f"the loss is {value} at step {done}: start again with a lower lr or a "
-                        f"longer warmup; what was saved before is in {run / 'checkpoints'}"
-                    )
                 now = time.monotonic()
                 seen = (done - logged_step) * settings.batch_size
-                gauges = projection_gauges(objective.predictor, objective.encoder)
-                metrics = {
+                metrics: dict[str, Any] = {
                     "step": done,
                     "epoch": round(done / per_epoch, 6),
                     "loss": value,
                     "lr": schedule.learning_rate(step),
                     "weight_decay": schedule.weight_decay(step),
                     "ema": schedule.ema(step),
-                    "gradient_norm": _finite(gradient),
-                    **{name: _finite(gauge) for name, gauge in gauges.items()},
+                    **{name: float(norm) for name, norm in gradients.items()},
+                    **_sizes(objective),
                     "images_per_second": round(seen / max(now - logged_at, 1e-9), 2),
+                    "data_wait": round(stream.lap() / max(now - logged_at, 1e-9), 4),
+                    "memory_gib": peak_memory(device),
                     "seconds": round(now - started, 3),
                 }
+                finite = math.isfinite(value)
                 if monitor is not None:
-                    if look and probe is not None:
+                    if gauge and gauges is not None and finite:
+                        metrics |= gauges() | coverage.gauges()
+                    if look and probe is not None and finite:
                         metrics |= probe(objective.encoders["target"])
                     monitor.log(metrics)
+                if not finite:
+                    raise FloatingPointError(
+                        f"the loss is {value} at step {done}: start again with a lower lr or a "
+                        f"longer warmup; what was saved before is in {run / 'checkpoints'}"
+                    )
                 logged_at, logged_step = time.monotonic(), done
             told = ranks.any(stop.received)
             if told or done % settings.checkpoint_every == 0 or done == schedule.steps:
@@ -245,10 +270,9 @@ def _check_finite(objective: torch.nn.Module, step: int) -> None:
         )
 
 
-def _finite(value: Tensor | None) -> float | None:
-    """A number that JSON can hold; in float16 a scaled gradient may overflow now and then."""
-    number = math.nan if value is None else float(value)
-    return number if math.isfinite(number) else None
+def _sizes(objective: IJepa | Mae) -> dict[str, float]:
+    found = projection_gauges(objective.predictor, objective.encoder)
+    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True))
 
 
 def _check_accumulation(settings: Settings, share: int) -> None:

@@ -1,23 +1,31 @@
 """What a run tells while it runs: JSON lines on disk, progress for the person watching."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Generic, Self, TypeVar
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from flexpredict.config import Settings
+from flexpredict.health.diagnosis import GAUGED, METRICS, diagnose, read_metrics
+from flexpredict.train.track import Tracker
+
 try:
     import fcntl
+    import resource
 except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = resource = None  # type: ignore[assignment]
 
-METRICS, REJECTED = "metrics.jsonl", "rejected.jsonl"
+REJECTED = "rejected.jsonl"
+Item = TypeVar("Item")
 _PLAIN_LINES = 40  # for a whole run, where nobody watches
 
 
@@ -90,18 +98,32 @@ def say(text: str) -> None:
 
 def note_of(metrics: Mapping[str, Any]) -> str:
     """What a person wants to see of a line of metrics."""
-    note = f"loss {metrics['loss']:.4f}, {metrics['images_per_second']:.0f} img/s"
+    loss = "not finite" if metrics["loss"] is None else f"{metrics['loss']:.4f}"
+    note = f"loss {loss}, {metrics['images_per_second']:.0f} img/s"
     return note + (f", kNN {metrics['knn']:.1f} %" if "knn" in metrics else "")
 
 
 class Monitor:
-    """Writes metrics.jsonl, and shows progress if asked."""
+    """Writes metrics.jsonl, tells a tracker, warns of ailments, and shows progress if asked."""
 
-    def __init__(self, run: Path, *, name: str, first: int, total: int, show: bool) -> None:
-        _drop_lines_after(run / METRICS, first)
+    def __init__(
+        self,
+        run: Path,
+        settings: Settings,
+        *,
+        first: int,
+        total: int,
+        show: bool,
+        tracker: Tracker | None = None,
+    ) -> None:
+        _drop_lines_after(run, first)
+        self._gauged = [line for line in read_metrics(run) if GAUGED in line]
         self._metrics = (run / METRICS).open("a", buffering=1)
-        self._name = name
+        self._name = name = run.name
+        self._settings, self._tracker = settings, tracker
+        self._verdict = diagnose(settings, self._gauged).verdict
         self._bars = Bars({name: total}) if show else None
+        self._shown = show
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +136,8 @@ class Monitor:
     ) -> None:
         if self._bars is not None:
             self._bars.close()
+        if self._tracker is not None:
+            self._tracker.close()
         self._metrics.close()
 
     def advance(self, step: int) -> None:
@@ -122,10 +146,56 @@ class Monitor:
             self._bars.update(self._name, step)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """One line, with at least `step` and `loss`."""
-        self._metrics.write(json.dumps(metrics, allow_nan=False) + "\n")
+        """One line, with at least `step` and `loss`; what is not finite becomes null."""
+        line = {name: _finite(value) for name, value in metrics.items()}
+        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
+        if self._tracker is not None:
+            self._tracker.log(line)
         if self._bars is not None:
-            self._bars.update(self._name, metrics["step"], note_of(metrics))
+            self._bars.update(self._name, line["step"], note_of(line))
+        if GAUGED in line:
+            self._gauged.append(line)
+            self._judge()
+
+    def _judge(self) -> None:
+        """Says so, once, when the run has come to look unwell."""
+        found = diagnose(self._settings, self._gauged)
+        if found.ailing and found.verdict != self._verdict and self._shown:
+            say(f"warning: {found.sentence}. Seen: {'; '.join(found.evidence)}. {found.remedy}")
+        self._verdict = found.verdict
+
+
+class Timed(Generic[Item]):
+    """Items in turn, and how long they were waited for."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._seconds = 0.0
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        start = time.monotonic()
+        try:
+            return next(self._items)
+        finally:
+            self._seconds += time.monotonic() - start
+
+    def lap(self) -> float:
+        """Seconds since this was last asked."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+def peak_memory(device: torch.device) -> float | None:
+    """GiB that this process has held at most, on its GPU if it has one."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+    if resource is None:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30, 3)
 
 
 class Rejections:
@@ -167,20 +237,19 @@ def _alone(file: IO[bytes]) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _drop_lines_after(path: Path, step: int) -> None:
+def _finite(value: Any) -> Any:
+    """What JSON can hold; in float16 a scaled gradient may overflow now and then."""
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _drop_lines_after(run: Path, step: int) -> None:
     """Removes what an interrupted run logged after the checkpoint from which it goes on."""
+    path = run / METRICS
     if not path.exists():
         return
-    kept = [json.dumps(line) + "\n" for line in _whole_lines(path) if line["step"] <= step]
+    kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= step]
     temporary = path.with_name(f".{path.name}")
     temporary.write_text("".join(kept))
     temporary.replace(path)
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """All lines but one that was cut off in the middle of a write."""
-    lines = []
-    for line in path.read_text().splitlines():
-        with suppress(ValueError):
-            lines.append(json.loads(line))
-    return lines

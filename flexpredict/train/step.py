@@ -1,6 +1,5 @@
 """One training step: forward, backward, optimiser, moving average. Nothing waits for the device."""
 
-import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
@@ -76,7 +75,7 @@ class Step:
         graph: bool = False,
     ) -> None:
         self.objective, self.optimizer = objective, optimizer
-        self.device, self.dtype, self.clip_grad = device, dtype, clip_grad
+        self.device, self.dtype, self.clip_grad, self.graph = device, dtype, clip_grad, graph
         self.scaler = precision.grad_scaler(device, dtype)
         self._model = objective if world == 1 else DistributedDataParallel(objective)
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -90,8 +89,8 @@ class Step:
         momentum: float,
         *,
         measure: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The mean loss of a batch and, if asked or clipped, the norm of its gradient."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean loss of a batch and, if asked, the norms of its gradient."""
         self._parts, micro = len(parts), len(images) // len(parts)
         loss = torch.zeros((), device=self.device)
         for place, views in enumerate(parts):
@@ -99,17 +98,23 @@ class Step:
             loss += self._compute(some, views, last=place == len(parts) - 1)
         return loss, self.update(momentum, measure=measure)
 
-    def update(self, momentum: float, *, measure: bool = False) -> Tensor | None:
+    def update(self, momentum: float, *, measure: bool = False) -> dict[str, Tensor]:
         """Moves the weights by their gradients, and the target after them."""
-        gradient = None
+        norms: dict[str, Tensor] = {}
         if self.clip_grad or measure:
             self.scaler.unscale_(self.optimizer)
-            gradient = nn.utils.clip_grad_norm_(self._trained, self.clip_grad or math.inf)
+            for name in ("encoder", "predictor"):
+                part: nn.Module = getattr(self.objective, name)
+                gradients = [p.grad for p in part.parameters() if p.grad is not None]
+                norms[f"gradient_norm_{name}"] = nn.utils.get_total_norm(gradients)
+            total = norms["gradient_norm"] = torch.stack(list(norms.values())).norm()
+            if self.clip_grad:
+                nn.utils.clip_grads_with_norm_(self._trained, self.clip_grad, total)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=self._graphed is None)
         self.objective.update_target(momentum)  # type: ignore[operator]
-        return gradient
+        return norms
 
     def _compute(self, images: Tensor, views: Sequence[View], *, last: bool) -> Tensor:
         if self._graphed is not None:

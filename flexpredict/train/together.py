@@ -12,8 +12,9 @@ from pathlib import Path
 from flexpredict.config import Settings
 from flexpredict.data.cores import usable_cores
 from flexpredict.engine.distributed import StopSignal
+from flexpredict.health.diagnosis import METRICS
 from flexpredict.train.loop import Interrupted
-from flexpredict.train.monitor import METRICS, Bars, note_of
+from flexpredict.train.monitor import Bars, note_of
 
 _POLL_SECONDS = 0.25
 _INTERRUPTED = 75

@@ -252,3 +252,27 @@ def test_wrong_use__gets_one_sentence() -> None:
         StochasticPositions(D, P, covariance="annealed", noise_std_final=-1)
     with pytest.raises(ValueError, match="covariance='round' is not known: choose one of proj"):
         StochasticPositions(D, P, covariance="round")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("covariance", ALL)
+def test_noise_matrix__has_the_covariance_of_what_is_added(covariance: str) -> None:
+    stop, projection, _ = _stop(covariance)
+    matrix = stop.noise_matrix(projection)
+    if covariance in ("coordinates", "conditioned"):  # it depends on the place, or on the image
+        assert matrix is None
+        return
+    assert matrix is not None
+    with torch.no_grad():
+        blocks = torch.zeros(1, 60_000, 1, P, dtype=matrix.dtype)  # of one token each
+        drawn = stop.masked(blocks, projection, blocks[:, :1])[0, :, 0]
+        expected = matrix @ matrix.T
+    room = 6 * float(expected.diagonal().max()) * math.sqrt(2 / len(drawn))
+    torch.testing.assert_close(drawn.T.cov(), expected, rtol=0, atol=room)
+    assert float(expected.norm()) > 0
+
+
+def test_noise_matrix__without_noise_is_zero() -> None:
+    stop = StochasticPositions(D, P, 0.0)
+    matrix = stop.noise_matrix(nn.Linear(D, P))
+    assert matrix is not None
+    assert not matrix.any()

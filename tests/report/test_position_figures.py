@@ -5,8 +5,6 @@ import math
 import pytest
 import torch
 
-from flexpredict.build import build_objective
-from flexpredict.config import settings_from
 from flexpredict.model.positions import sincos_positions
 from flexpredict.report.analysis import positions
 from flexpredict.report.analysis.grid import distances, neighbours
@@ -111,21 +109,3 @@ def test_likeness__one_for_multiples_and_rotations_zero_for_strangers() -> None:
     assert abs(positions.likeness(one, other)) < 5 / math.sqrt(64 * 65 / 2)
     wide, high = torch.tensor([3.0, 1.0]).diag(), torch.tensor([1.0, 3.0]).diag()
     assert positions.likeness(wide, high) == pytest.approx(-1)
-
-
-@pytest.mark.parametrize(
-    "kind", ["sincos", "stop", "fixed", "diagonal", "low-rank", "scaled", "appearance"]
-)
-def test_noise_matrix__has_the_covariance_of_what_is_added(kind: str) -> None:
-    values = {"model": "vit_nano", "patch_size": 8, "image_size": 32, "positions": kind}
-    values |= {"noise_rank": 5} if kind == "low-rank" else {}
-    predictor = build_objective(settings_from({**values, "noise_std": 0.5})).predictor
-    matrix = positions.noise_matrix(predictor)
-    blocks = torch.zeros(1, 60_000, 1, 32)  # of one token each
-    token = torch.zeros(1, 1, 1, 32)
-    with torch.no_grad():
-        drawn = predictor.positions.masked(blocks, predictor.predictor_embed, token)[0, :, 0]
-    expected = matrix @ matrix.T
-    room = 6 * float(expected.diagonal().max()) * math.sqrt(2 / len(drawn))
-    torch.testing.assert_close(drawn.T.cov(), expected, rtol=0, atol=room)
-    assert (expected.norm() > 0) == (kind != "sincos")

@@ -5,15 +5,18 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from browser import browser
 from conftest import Command
 from sweep import NASTY, SCORES
 
-from flexpredict.report.figures.curves import Band, curve
+from flexpredict.config import settings_from
+from flexpredict.report.figures.curves import Band, curve, profile
 from flexpredict.report.figures.style import line_style
 from flexpredict.report.gallery import Gallery, draw_figures
 from flexpredict.report.images import find_images
+from flexpredict.report.judged import bands_of, verdict_of
 from flexpredict.report.run_page import Verdict, check_page, write_run_page
 from flexpredict.report.runs import read_runs
 
@@ -64,9 +67,13 @@ def test_numbers__are_those_of_metrics_and_evaluations(runs: list[Path], tmp_pat
     write_run_page(path, read_runs(runs), NOTHING)
     tables = _tables(path)
     last = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in runs]
-    for key in last[0]:
+    scalars = {key for key, value in last[0].items() if not isinstance(value, list)}
+    for key in scalars - {"noise_over_signal", "noise_over_position"}:  # the first has no noise
         assert [float(cell) for cell in tables["gauges"][key]] == [line[key] for line in last]
-    assert set(tables["gauges"]) - {""} == set(last[0])
+    assert set(tables["gauges"]) - {""} == scalars | set(last[1]) - {
+        key for key, value in last[1].items() if isinstance(value, list)
+    }
+    assert 'alt="loss_by_row at the end"' in path.read_text()
     (scores,) = (row for label, row in tables["evaluations"].items() if label)
     assert [float(score) for score in scores] == list(SCORES.values())
     assert tables["evaluations"][""] == list(SCORES)  # the head: names of runs
@@ -117,6 +124,34 @@ def test_band__is_drawn_behind_the_curve() -> None:
     assert drawn.get_xdata().tolist() == [1, 3]  # type: ignore[union-attr]
 
 
+def test_profile__is_the_last_list_with_gaps_where_there_is_nothing() -> None:
+    lines = [{"step": 1, "by_row": [5, 6, 7]}, {"step": 2, "by_row": [1, None, 3]}, {"step": 3}]
+    (drawn,) = profile({"run": lines}, "by_row", styles={}).axes[0].lines
+    assert drawn.get_xdata().tolist() == [1, 2, 3]  # type: ignore[union-attr]
+    np.testing.assert_array_equal(drawn.get_ydata(), [1, np.nan, 3])
+
+
+def test_judged__what_the_doctor_says_and_what_healthy_runs_showed(
+    runs: list[Path], tmp_path: Path, command: Command
+) -> None:
+    run = tmp_path / "begun"
+    settings = settings_from({"seed": 0}, recipe="demo")
+    run.mkdir()
+    (run / "config.yaml").write_text(settings.to_yaml())
+    shutil.copy(runs[1] / "metrics.jsonl", run / "metrics.jsonl")
+    (opened,) = read_runs([run])
+    bands = bands_of([opened])
+    assert bands["rankme_target"].steps[-1] == settings.steps
+    assert all(low <= high for low, high in zip(*bands["rankme_target"][1::2], strict=True))
+    said = verdict_of(opened)
+    assert said.summary.startswith("unknown: nothing is seen to be wrong")
+    code, _, errors = command("report", run, "--device", "cpu")
+    assert code == 0, errors
+    page = (run / "report.html").read_text()
+    assert said.summary.split(".")[0] in page
+    assert "what healthy runs showed" in page
+
+
 def test_unfinished__is_reported_as_such(
     runs: list[Path], tmp_path: Path, command: Command
 ) -> None:
@@ -143,7 +178,9 @@ def report(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_browser__no_errors_no_requests_and_text_stays_text(report: Path, tmp_path: Path) -> None:
+def test_browser__no_errors_no_requests_and_text_stays_text(
+    report: Path, runs: list[Path], tmp_path: Path
+) -> None:
     with browser(tmp_path / "profile") as page:
         for width in WIDTHS:
             page.open(report, width=width)
@@ -160,7 +197,8 @@ def test_browser__no_errors_no_requests_and_text_stays_text(report: Path, tmp_pa
         assert set(links) <= set(ids)
         broken = "[...document.images].filter(image => !image.naturalWidth).length"
         assert page.evaluate(broken) == 0
-        assert page.evaluate("document.images.length") == 15
+        logged = {key for run in read_runs(runs[:2]) for line in run.metrics for key in line}
+        assert page.evaluate("document.images.length") == len(logged - {"step", "epoch"}) + 3
         page.pdf(tmp_path / "page.pdf")
     assert page.errors == []
     outside = [url for url in page.requests if not url.startswith("data:")]

@@ -72,6 +72,23 @@ def test_cuda__a_graph_follows_noise_beyond_the_paper(
     np.testing.assert_allclose(losses, plain, rtol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_cuda__gauges_by_graph_follow_the_plain_ones(pictures: np.ndarray, tmp_path: Path) -> None:
+    """Computed at once, captured, replayed: of the same weights they are the same numbers."""
+    settings = SMALL | {"positions": "stop", "gauge_every": 5, "lr": 1e-12, "lr_start": 1e-12}
+    for name, ways in {"plain": {}, "fast": {"compile": True, "graph": True}}.items():
+        fp.pretrain(pictures, tmp_path / name, device="cuda", **settings | ways)
+    gauged = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("plain", "fast")
+    ]
+    for plain, fast in zip(*gauged, strict=True):
+        assert set(plain) == set(fast)
+        for name in ("rankme_target", "spread_context", "noise_over_signal", "fixed_loss"):
+            if name in plain:
+                np.testing.assert_allclose(fast[name], plain[name], rtol=1e-3)
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_cuda__steps_do_not_wait_for_the_device(pictures: np.ndarray) -> None:
     """Images, masks and noise to loss, gradient, optimiser and moving average, without a pause."""

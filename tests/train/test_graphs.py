@@ -3,7 +3,7 @@
 import torch
 
 from flexpredict.model.draws import ChunkPart, Draws
-from flexpredict.train.graphs import _Recorded
+from flexpredict.train.graphs import Recorded
 
 
 def _draws(seed: int) -> Draws:
@@ -16,7 +16,7 @@ def _ask(draws: Draws) -> list[torch.Tensor]:
 
 
 def test_recorded__gives_the_real_numbers_first_and_the_same_places_ever_after() -> None:
-    recorded = _Recorded(_draws(0))
+    recorded = Recorded(_draws(0))
     first = _ask(recorded)
     for found, real in zip(first, _ask(_draws(0)), strict=True):
         assert torch.equal(found, real)

@@ -113,7 +113,7 @@ def test_resume__continues_bit_for_bit(
 
         def read(self, index: int) -> np.ndarray:
             self.reads += 1
-            if self.reads > 5 * 16:
+            if self.reads > (1 + 5) * 16:  # the gauges look at the first batch
                 raise KeyboardInterrupt
             return super().read(index)
 
@@ -292,7 +292,8 @@ def test_noise__larger_noise_std_gives_a_smaller_norm_of_A(
         fp.pretrain(
             pictures, run, **SMALL | {"noise_std": noise_std, "steps": 150, "log_every": 150}
         )
-        norms.append(json.loads((run / "metrics.jsonl").read_text())["norm_A"])
+        last = (run / "metrics.jsonl").read_text().splitlines()[-1]
+        norms.append(json.loads(last)["norm_A"])
     assert norms[0] > 1.05 * norms[1] > 1.1 * norms[2]
 
 

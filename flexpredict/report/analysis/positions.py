@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Grid
 from flexpredict.model.predictor import Predictor
 from flexpredict.report.analysis.grid import distances
@@ -34,31 +33,10 @@ def projection(predictor: Predictor) -> Tensor:
     return (predictor.positions.noise_projection or predictor.predictor_embed).weight.detach()
 
 
-class _Units(Draws):
-    """Unit vectors in place of random numbers."""
-
-    def normal(self, *shape: int, like: Tensor) -> Tensor:
-        return torch.eye(shape[-1], dtype=like.dtype, device=like.device)
-
-
-@torch.no_grad()
-def noise_matrix(predictor: Predictor) -> Tensor:
-    """What standard normal numbers are multiplied with to be added to positions, (P, …).
-
-    For noise that is linear in them and the same at all places and times.
-    """
-    stochastic, matrix = predictor.positions, projection(predictor)
-    if stochastic.noise is None:
-        return torch.zeros_like(matrix)
-    tokens = matrix.new_zeros(stochastic.noise.width, len(matrix))
-    found: Tensor = stochastic.noise(tokens, matrix, stochastic.noise_std, _Units(), None)
-    return found.T
-
-
 def similarity(
     positions: Tensor, query: int, noise: Tensor, draws: int, generator: torch.Generator
 ) -> Similarity:
-    """positions ψ (N, P); noise: the matrix of `noise_matrix`."""
+    """positions ψ (N, P); noise: what normal numbers are multiplied with."""
     noisy = positions[query] + _sample(noise, draws, generator)
     cosines = _cosines(noisy, positions)  # (draws, N)
     exact = _cosines(positions[query], positions)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from flexpredict.report.figures.style import COLOURS, REFERENCE, legend_name, line_style, styled
@@ -46,6 +47,26 @@ def curve(
     """One metric of several runs, over the reference band if there is one."""
     figure = Figure(figsize=(_NARROW, 2.2))
     _draw(figure.subplots(), runs, key, key, smooth, styles, band)
+    return figure
+
+
+@styled
+def profile(
+    runs: Mapping[str, Lines], key: str, *, styles: Mapping[str, Mapping[str, Any]]
+) -> Figure:
+    """A metric that is a list, as it was last: by block of targets, by row of the grid."""
+    figure = Figure(figsize=(_NARROW, 2.2))
+    panel = figure.subplots()
+    for place, (name, lines) in enumerate(runs.items()):
+        found = (line[key] for line in reversed(lines) if line.get(key) is not None)
+        values: list[float | None] = next(found, [])
+        style = styles.get(name) or line_style(place)
+        heights = np.array(values, dtype=float)  # None, where there is none, is a gap
+        panel.plot(range(1, len(values) + 1), heights, marker=".", label=legend_name(name), **style)
+    panel.set_title(f"{key}, last")
+    panel.set_xlabel(key.rpartition("_")[2])
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.grid()
     return figure
 
 

@@ -1,0 +1,330 @@
+"""Runs that are well and runs made to fail, in many seeds: what `doctor` is fitted and tried on.
+
+    python benchmarks/ailments.py make runs/ --seeds 0-9 --jobs 16      the short kinds, on CPUs
+    python benchmarks/ailments.py make runs/ --kinds recipes --jobs 4 --device cuda
+    python benchmarks/ailments.py make runs/ --kinds tiny-imagenet --jobs 4 --device cuda
+    python benchmarks/ailments.py fit runs/
+
+The third needs Tiny-ImageNet in the folder that FLEXPREDICT_DATA names.
+`make` writes runs/KIND/SEED with config.yaml and metrics.jsonl; what is there is left alone.
+`fit` takes thresholds from seeds 0 to 4, tries them on the others, and writes what comes with the
+package: health/thresholds.yaml and health/reference.json; docs/health.md gets the table.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+import flexpredict as fp
+from flexpredict.config import Settings, read_settings
+from flexpredict.data.sources import MemorySource, open_source
+from flexpredict.health import diagnosis, reference
+from flexpredict.health.diagnosis import (
+    GAUGED,
+    METRICS,
+    RULES,
+    diagnose,
+    holds,
+    measure,
+    read_metrics,
+)
+
+FITTED = range(5)  # seeds; the others are for the test
+DOCS = Path(__file__).parents[1] / "docs" / "health.md"
+BEGIN, END = "<!-- benchmarks/ailments.py fit -->", "<!-- end -->"
+KEPT = {"config.yaml", "metrics.jsonl"}
+# The demo's recipe, short: about 10 s on a core.
+SHORT: dict[str, Any] = {
+    "recipe": "demo", "data": "scenes:2000", "steps": 400, "log_every": 5, "gauge_every": 20,
+    "compile": False,
+}  # fmt: skip
+FULL: dict[str, Any] = {"gauge_every": 20, "log_every": 20, "data": "scenes:8000"}
+
+
+class Slow(MemorySource):
+    """A disk that takes its time."""
+
+    def read(self, index: int) -> Any:
+        time.sleep(0.005)
+        return super().read(index)
+
+
+def slow(source: MemorySource) -> MemorySource:
+    return Slow(source.images)
+
+
+def one_colour(source: MemorySource) -> MemorySource:
+    means = source.images.mean(axis=(1, 2), keepdims=True).astype(np.uint8)
+    return MemorySource(np.broadcast_to(means, source.images.shape).copy())
+
+
+def static(source: MemorySource) -> MemorySource:
+    """Pixels that say nothing about each other, as on a screen without a programme."""
+    return MemorySource(np.random.default_rng(0).integers(0, 256, source.images.shape, np.uint8))
+
+
+class Kind(NamedTuple):
+    """What a run has to be called, and by which measures it is told."""
+
+    verdict: str
+    by: tuple[str, ...]
+    settings: dict[str, Any]
+    images: Callable[[MemorySource], MemorySource] | None = None
+    until: int | None = None  # the last step of which anything is known
+
+
+def healthy(**settings: Any) -> Kind:
+    return Kind("healthy", (), settings)
+
+
+KINDS = {
+    "stop": healthy(),
+    "sincos": healthy(positions="sincos"),
+    "mae": healthy(objective="mae", masking="random", positions="sincos"),
+    "lr-nan": Kind("exploding", ("broken",), {"lr": 1e3}),
+    "lr-x100": Kind("exploding", ("growth",), {"lr": 0.1}),
+    "lr-x1000": Kind("exploding", ("growth",), {"lr": 1.0}),
+    "one-colour": Kind("collapsed", ("loss_kept",), {}, one_colour),
+    "static": Kind("collapsed", ("loss_kept", "spread_kept"), {}, static),
+    "static-begun": Kind("collapsing", ("rank_kept",), {"gauge_every": 5}, static, until=60),
+    "ema-off": Kind("collapsing", ("apart",), {"ema": 0.0, "ema_final": 0.0}),
+    "noise-x20": Kind("drowned", ("noise_over_signal",), {"noise_std": 5.0}),
+    "decay": Kind(
+        "escaping", ("noise_kept", "A_kept"),
+        {"noise_std": 1.0, "weight_decay": 10.0, "weight_decay_final": 10.0},
+    ),
+    "untied": Kind(
+        "degenerate", ("noise_kept",),
+        {"tied": False, "noise_std": 2.0, "weight_decay": 1.0, "weight_decay_final": 1.0},
+    ),
+    "slow-disk": Kind("starved", ("data_wait",), {"hold": "none", "steps": 100}, slow),
+    "lr-tiny": Kind(
+        "stalled", ("movement",), {"lr": 1e-7, "lr_start": 1e-7, "lr_final": 1e-7}
+    ),
+    "ema-1": Kind("stalled", ("movement",), {"ema": 1.0}),
+    "short": Kind("under-trained", ("lag",), {"steps": 60, "log_every": 1, "gauge_every": 5}),
+}  # fmt: skip
+RECIPES = {
+    "demo": healthy(recipe="demo"),
+    "demo-sincos": healthy(recipe="demo", positions="sincos"),
+} | {
+    name.replace("/", "-"): healthy(recipe=name)
+    for stem in ("t8-64", "s8-64", "t4-64", "s8-96")
+    for name in (f"small/stop-vit-{stem}", f"small/stop-vit-{stem}@sincos")
+}
+TINY = {
+    f"{name}-tiny-imagenet": kind._replace(settings=kind.settings | {"data": "tiny-imagenet"})
+    for name, kind in RECIPES.items()
+    if "64" in name
+}
+ALL = KINDS | RECIPES | TINY
+
+
+def make_one(name: str, seed: int, out: Path, device: str | None) -> None:
+    kind = ALL[name]
+    settings = (SHORT if name in KINDS else FULL) | kind.settings
+    images: Any = settings.pop("data")
+    if kind.images is not None:
+        source = open_source(images, image_size=64)
+        assert isinstance(source, MemorySource)
+        images = kind.images(source)
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        run = Path(scratch) / out.name
+        try:
+            fp.pretrain(images, run, device=device, seed=seed, **settings)
+        except FloatingPointError as error:
+            print(error, file=sys.stderr)
+        if kind.until is not None:
+            lines = [line for line in read_metrics(run) if line["step"] <= kind.until]
+            (run / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for path in run.iterdir():
+            if path.name not in KEPT:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        run.rename(out)
+
+
+def make(runs: Path, kinds: Sequence[str], seeds: Iterable[int], jobs: int, device: str) -> None:
+    """Every run is a process of its own, of one thread."""
+    waiting = [(kind, seed) for seed in seeds for kind in kinds]
+    waiting = [pair for pair in waiting if not (runs / pair[0] / str(pair[1])).exists()]
+    running: dict[subprocess.Popen[bytes], str] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            kind, seed = waiting.pop(0)
+            out = runs / kind / str(seed)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, __file__, "one", str(out), "--kinds", kind]
+            command += ["--seeds", str(seed), "--device", device]
+            with (out.parent / f"{seed}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    command, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}
+                )
+            running[process] = f"{kind}, seed {seed}"
+        time.sleep(0.2)
+        for process in [one for one in running if one.poll() is not None]:
+            state = "done" if process.returncode == 0 else f"failed ({process.returncode})"
+            print(f"{running.pop(process)}: {state}, {len(waiting)} left", flush=True)
+
+
+class Run(NamedTuple):
+    kind: str
+    seed: int
+    settings: Settings
+    lines: list[dict[str, Any]]
+
+
+def read_runs(folder: Path) -> list[Run]:
+    return [
+        Run(
+            path.parent.name,
+            int(path.name),
+            read_settings(path / "config.yaml"),
+            read_metrics(path),
+        )
+        for path in sorted(folder.glob("*/*"))
+        if (path / "config.yaml").exists() and path.parent.name in ALL
+    ]
+
+
+def prefixes(run: Run) -> list[dict[str, float]]:
+    """The measures at every gauged line: what a live judgement sees."""
+    gauged = [line for line in run.lines if GAUGED in line]
+    return [measure(run.settings, gauged[:end]) for end in range(1, len(gauged) + 1)]
+
+
+class Fit(NamedTuple):
+    """A threshold, and the nearest runs on both of its sides; None where nothing is fitted."""
+
+    limit: float
+    spared: float | None = None
+    struck: float | None = None
+
+
+def fit(runs: Sequence[Run]) -> dict[str, Fit]:
+    """Each threshold halfway (in logarithm) between those it must strike and those it must not.
+
+    Healthy runs must not be struck at any time; runs of another ailment not at their end, unless
+    that ailment is looked for earlier.
+    """
+    order = list(dict.fromkeys(rule.verdict for rule in RULES))
+    fits = {"broken": Fit(0.5), "gamma_growth": Fit(1.0), "apart": Fit(1e-9)}  # yes or no
+    conditions = {c.measure: c for rule in RULES for c in rule.conditions}
+    for name in conditions.keys() - fits.keys():
+        verdicts = {kind.verdict for kind in KINDS.values() if name in kind.by}
+        last = max(order.index(verdict) for verdict in verdicts)
+        struck, spared = [], []
+        for run in runs:
+            kind = ALL[run.kind]
+            if kind.verdict == "healthy":
+                spared += [found[name] for found in prefixes(run) if name in found]
+            elif (value := measure(run.settings, run.lines).get(name)) is not None:
+                if name in kind.by:
+                    struck.append(value)
+                elif order.index(kind.verdict) > last:
+                    spared.append(value)
+        sign = 1 if conditions[name].above else -1
+        worst, best = sign * max(sign * x for x in spared), sign * min(sign * x for x in struck)
+        apart = sign * best > sign * worst
+        limit = math.sqrt(best * worst) if apart else worst * 1.05**sign  # rather miss than alarm
+        fits[name] = Fit(float(f"{limit:.3g}"), worst, best)
+    return {name: fits[name] for name in conditions}
+
+
+def described(fits: dict[str, Fit], runs: Sequence[Run]) -> str:
+    """Thresholds, and what kinds of runs are called by them, as Markdown."""
+    limits = {name: one.limit for name, one in fits.items()}
+    rows = ["| threshold | value | the nearest run spared | the nearest run struck |"]
+    rows += ["|---|---:|---:|---:|"]
+    for name, one in fits.items():
+        if one.spared is not None:
+            rows.append(f"| `{name}` | {one.limit:g} | {one.spared:.3g} | {one.struck:.3g} |")
+    called = [(r, diagnose(r.settings, r.lines, limits).verdict) for r in runs]
+    rows += ["", "| kind | should be | seeds 0 to 4, fitted | seeds 5 to 9, tested |"]
+    rows += ["|---|---|---|---|"]
+    for name, kind in ALL.items():
+        cells = [
+            ", ".join(
+                f"{verdict} {count}"
+                for verdict, count in Counter(
+                    verdict
+                    for r, verdict in called
+                    if r.kind == name and (r.seed in FITTED) == fitted
+                ).most_common()
+            )
+            for fitted in (True, False)
+        ]
+        if any(cells):
+            rows.append(f"| `{name}` | {kind.verdict} | {cells[0]} | {cells[1]} |")
+    tested = [(ALL[r.kind].verdict, verdict) for r, verdict in called if r.seed not in FITTED]
+    names = ["healthy", *dict.fromkeys(rule.verdict for rule in RULES)]
+    counts = Counter(tested)
+    rows += ["", "The confusion matrix of seeds 5 to 9; rows are what runs should be called:", ""]
+    rows += ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for should in names:
+        cells = [str(counts[should, name] or "") for name in names]
+        rows.append(f"| **{should}** | " + " | ".join(cells) + " |")
+    right = sum(should == verdict for should, verdict in tested)
+    well = [r for r in runs if ALL[r.kind].verdict == "healthy" and r.seed not in FITTED]
+    alarmed = sum(any(_ailing(found, limits) for found in prefixes(run)) for run in well)
+    rows += [
+        "",
+        f"{right} of {len(tested)} are called rightly. Of {len(well)} healthy runs among them, "
+        f"{alarmed} were warned at some time while they trained.",
+    ]
+    return "\n".join(rows)
+
+
+def _ailing(found: dict[str, float], limits: dict[str, float]) -> bool:
+    return any(all(holds(c, found, limits) for c in rule.conditions) for rule in RULES)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=["make", "fit", "one"])
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--kinds", default="kinds", help="names, or kinds, recipes, tiny-imagenet")
+    parser.add_argument("--seeds", default="0-9")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    groups = {"kinds": list(KINDS), "recipes": list(RECIPES), "tiny-imagenet": list(TINY)}
+    kinds = groups.get(given.kinds, given.kinds.split(","))
+    first, _, last = given.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    if given.command == "one":
+        make_one(kinds[0], seeds[0], given.runs, given.device)
+    elif given.command == "make":
+        make(given.runs, kinds, seeds, given.jobs, given.device)
+    else:
+        runs = read_runs(given.runs)
+        fits = fit([run for run in runs if run.seed in FITTED])
+        text = described(fits, runs)
+        print(text)
+        head = "# Where rules strike: written by benchmarks/ailments.py, see docs/health.md.\n"
+        limits = yaml.safe_dump({name: one.limit for name, one in fits.items()}, sort_keys=False)
+        Path(diagnosis.__file__).with_name("thresholds.yaml").write_text(head + limits)
+        before, _, rest = DOCS.read_text().partition(BEGIN)
+        DOCS.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+        known = {}
+        for name, kind in ALL.items():
+            some = [(r.settings, r.lines) for r in runs if r.kind == name and r.seed in FITTED]
+            if some and any(GAUGED in line for line in some[0][1]):
+                known[name] = reference.pack(some, kind.verdict)
+        reference.write(known)
+
+
+if __name__ == "__main__":
+    main()

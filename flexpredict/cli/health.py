@@ -1,0 +1,49 @@
+"""Commands that say how a run is: doctor."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import flexpredict
+from flexpredict.cli.shared import Json, app, print_json
+from flexpredict.health.reference import Reading
+
+
+@app.command()
+def doctor(
+    run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")],
+    as_json: Json = False,
+) -> None:
+    """Say whether a run is well, by what evidence, and what usually helps.
+
+    Example: `flexpredict doctor run/`
+    """
+    found, gauges = flexpredict.doctor(run)
+    if as_json:
+        readings = {one.gauge: one._asdict() for one in gauges}
+        print_json({"run": str(run), **asdict(found), "gauges": readings})
+        return
+    print(f"{run}: {found.sentence}.")
+    for words in found.evidence:
+        print(f"  Seen: {words}.")
+    if found.remedy:
+        print(f"  What usually helps: {found.remedy}")
+    if found.unjudged:
+        print(f"  Its metrics do not tell whether it is {', '.join(found.unjudged)}.")
+    if gauges:
+        _print_gauges(gauges)
+
+
+def _print_gauges(gauges: Sequence[Reading]) -> None:
+    table = Table()
+    for name in ("gauge", "at first", "now", "healthy runs by now"):
+        table.add_column(name, justify="left" if name == "gauge" else "right")
+    for one in gauges:
+        healthy = "" if one.healthy is None else "{:.3g} to {:.3g}".format(*one.healthy)
+        table.add_row(one.gauge, f"{one.first:.3g}", f"{one.now:.3g}", healthy)
+    Console().print(table)

@@ -1,0 +1,287 @@
+"""Is a run well? A verdict on the lines it logged, with the evidence and the usual remedy.
+
+A rule compares a few numbers with thresholds; rules are tried from the worst ailment to the
+mildest, and the first that holds is the verdict. docs/health.md explains them and says how often
+they are right. The thresholds were fitted on runs that were made to fail (benchmarks/ailments.py).
+"""
+
+import functools
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from flexpredict.config import Settings
+
+METRICS = "metrics.jsonl"
+GAUGED = "rankme_target"  # a line that has it has all gauges
+_FEWEST = 5  # gauged lines on which a verdict is given
+_RECENT = 3  # gauged lines whose median is what a gauge says now
+
+Line = Mapping[str, Any]
+Measures = dict[str, float]
+
+
+class Condition(NamedTuple):
+    """A measure that lies on the wrong side of the threshold of its name."""
+
+    measure: str
+    above: bool
+    words: str  # with {value}
+
+
+class Rule(NamedTuple):
+    """A verdict that is due where all its conditions hold."""
+
+    verdict: str
+    conditions: tuple[Condition, ...]
+    sentence: str
+    remedy: str
+
+
+def _above(measure: str, words: str) -> Condition:
+    return Condition(measure, True, words)
+
+
+def _below(measure: str, words: str) -> Condition:
+    return Condition(measure, False, words)
+
+
+_NOISE_LOST = _below("noise_kept", "the noise on positions is at {value} of its start")
+_LOWER_RATE = "Start again with a lower lr or a longer warmup."
+_COLLAPSE = "Raise ema, lower lr, and look whether the images differ from each other."
+
+RULES = (
+    Rule(
+        "exploding",
+        (_above("broken", "the loss is no longer a finite number"),),
+        "the loss is not finite",
+        _LOWER_RATE,
+    ),
+    Rule(
+        "exploding",
+        (_above("growth", "A has been {value} times as large as at its start"),),
+        "the weights grow out of bounds",
+        _LOWER_RATE,
+    ),
+    Rule(
+        "collapsed",
+        (_below("loss_kept", "the loss is at {value} of its start: the targets hold no news"),),
+        "what is to be predicted has become trivial",
+        _COLLAPSE,
+    ),
+    Rule(
+        "collapsed",
+        (_below("spread_kept", "features differ between images by {value} of what they did"),),
+        "all images get almost the same features",
+        _COLLAPSE,
+    ),
+    Rule(
+        "collapsing",
+        (_below("apart", "the distance between the encoders has always been {value}"),),
+        "the target encoder is the context encoder itself: nothing holds the targets still",
+        "Raise ema.",
+    ),
+    Rule(
+        "collapsing",
+        (_below("rank_kept", "the rank of the features is at {value} of its best"),),
+        "the features lose their dimensions",
+        _COLLAPSE,
+    ),
+    Rule(
+        "drowned",
+        (_above("noise_over_signal", "the noise A n is {value} times the signal A s"),),
+        "the noise is louder than what the context says",
+        "Lower noise_std.",
+    ),
+    Rule(
+        "escaping",
+        (
+            _NOISE_LOST,
+            _below("A_kept", "A is at {value} of its start"),
+            _above("gamma_growth", "the encoder's last scale is at {value} of its start"),
+        ),
+        "the encoder's last scale grows as A shrinks: the context survives and the noise does not",
+        "Set projection_norm=true, or lower weight_decay.",
+    ),
+    Rule(
+        "degenerate",
+        (_NOISE_LOST,),
+        "the noise is being silenced: StoP turns into deterministic positions",
+        "Set tied=true; lower weight_decay, projection_l1 and projection_l2.",
+    ),
+    Rule(
+        "starved",
+        (_above("data_wait", "{value} of the time is spent waiting for images"),),
+        "training waits for images",
+        "Raise workers, set hold=ram, or pack the images by `flexpredict data shard`.",
+    ),
+    Rule(
+        "stalled",
+        (
+            _below(
+                "movement", "rank, spread and probe moved by {value} of themselves in the last half"
+            ),
+        ),
+        "nothing moves any more",
+        "Raise lr, or end the run here; look whether ema is 1.",
+    ),
+    Rule(
+        "under-trained",
+        (_above("lag", "the target encoder is {value} as far behind as it ever was"),),
+        "the run ended before the target encoder had caught up",
+        "Train for more steps: `--resume` with a larger steps or epochs goes on.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """ailing: whether a rule struck, so that `verdict` names an ailment.
+
+    unjudged: ailments that the lines say nothing about, as those of older runs.
+    """
+
+    verdict: str
+    ailing: bool
+    sentence: str
+    evidence: list[str]
+    remedy: str
+    unjudged: list[str]
+    measures: Measures
+
+
+def diagnose(
+    settings: Settings, lines: Sequence[Line], limits: Mapping[str, float] | None = None
+) -> Diagnosis:
+    """The verdict on a run from its settings and the lines of its metrics.jsonl.
+
+    It needs lines with gauges; of others it takes what they have. limits: other thresholds.
+    """
+    limits = thresholds() if limits is None else limits
+    found = measure(settings, lines)
+    unjudged = _unjudged(settings, found)
+    for rule in RULES:
+        if all(holds(condition, found, limits) for condition in rule.conditions):
+            evidence = [_words(c, found, limits) for c in rule.conditions]
+            sentence = f"{rule.verdict}: {rule.sentence}"
+            return Diagnosis(rule.verdict, True, sentence, evidence, rule.remedy, unjudged, found)
+    if "collapsing" in unjudged:
+        sentence = "unknown: nothing is seen to be wrong, but its metrics tell too little"
+        return Diagnosis("unknown", False, sentence, [], "", unjudged, found)
+    done = found["progress"]
+    sentence = "healthy" if done >= 1 else f"healthy so far, at {done:.0%} of the run"
+    return Diagnosis("healthy", False, sentence, [], "", unjudged, found)
+
+
+def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
+    """The numbers that rules look at; those that the lines do not tell are missing."""
+    found: Measures = {}
+    if lines:
+        found["broken"] = float(lines[-1]["loss"] is None)
+        found["progress"] = progress_of(settings, lines[-1])
+    lines = [line for line in lines if line["loss"] is not None]
+    gauged = [line for line in lines if GAUGED in line]
+    lines = gauged or lines
+    if len(lines) < _FEWEST:
+        return found
+
+    def now(name: str) -> float | None:
+        values = series(lines, name)[-_RECENT:]
+        return statistics.median(values) if values else None
+
+    def kept(name: str) -> float | None:
+        """Now, as a share of the start."""
+        values, latest = series(lines, name), now(name)
+        return latest / values[0] if latest is not None and values[0] else None
+
+    def of_best(name: str) -> float | None:
+        """Now, as a share of the largest value."""
+        values, latest = series(lines, name), now(name)
+        return latest / max(values) if latest is not None and max(values) > 0 else None
+
+    sizes = series(lines, "norm_A")
+    numbers = {
+        "growth": max(sizes) / sizes[0] if sizes and sizes[0] else None,
+        "loss_kept": kept("fixed_loss" if gauged else "loss"),
+        "spread_kept": kept("spread_target"),
+        "apart": max(series(lines, "encoder_distance"), default=None),
+        "rank_kept": of_best("rankme_target"),
+        "noise_over_signal": now("noise_over_signal"),
+        "noise_kept": kept("noise_over_position"),
+        "A_kept": kept("norm_A"),
+        "gamma_growth": kept("norm_gamma"),
+        "data_wait": now("data_wait"),
+        "movement": _movement(lines),
+        "lag": of_best("encoder_distance") if found["progress"] >= 1 else None,
+    }
+    return found | {name: value for name, value in numbers.items() if value is not None}
+
+
+@functools.cache
+def thresholds() -> Mapping[str, float]:
+    """By the name of what they are compared with."""
+    text = (resources.files("flexpredict.health") / "thresholds.yaml").read_text()
+    return dict(yaml.safe_load(text))
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, but for one that was cut off in the middle of a write."""
+    path, lines = run / METRICS, []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
+
+
+def series(lines: Sequence[Line], name: str) -> list[float]:
+    return [line[name] for line in lines if line.get(name) is not None]
+
+
+def _movement(lines: Sequence[Line]) -> float | None:
+    """The largest of the relative ranges of what the target encoder gives, over the last half."""
+    ranges = []
+    for name in ("rankme_target", "spread_target", "knn"):
+        values = series(lines[len(lines) // 2 :], name)
+        if len(values) > 1 and (top := max(values)) > 0:
+            ranges.append((top - min(values)) / top)
+    return max(ranges, default=None)
+
+
+def progress_of(settings: Settings, line: Line) -> float:
+    """The share of the run that is done."""
+    if settings.steps is not None:
+        return line["step"] / settings.steps
+    assert settings.epochs is not None
+    return line["epoch"] / settings.epochs
+
+
+def holds(condition: Condition, found: Measures, limits: Mapping[str, float]) -> bool:
+    value, limit = found.get(condition.measure), limits[condition.measure]
+    if value is None:
+        return False
+    return value > limit if condition.above else value < limit
+
+
+def _words(condition: Condition, found: Measures, limits: Mapping[str, float]) -> str:
+    value, limit = found[condition.measure], limits[condition.measure]
+    if condition.measure == "broken":
+        return condition.words
+    return f"{condition.words.format(value=f'{value:.3g}')} (limit {limit:.3g})"
+
+
+def _unjudged(settings: Settings, found: Measures) -> list[str]:
+    """Verdicts no rule of which could be looked at, though they may befall such a run."""
+    spared: set[str] = set()
+    if not settings.stochastic or settings.noise_std == 0:
+        spared |= {"drowned", "escaping", "degenerate"}
+    if settings.objective == "mae" or found.get("progress", 0.0) < 1:
+        spared.add("under-trained")
+    seen = {r.verdict for r in RULES if all(c.measure in found for c in r.conditions)}
+    return list(dict.fromkeys(r.verdict for r in RULES if r.verdict not in seen | spared))

@@ -1,0 +1,166 @@
+"""Gauges while a run trains: always of the same images, masks and noise, beside the step.
+
+Nothing that is trained or drawn depends on them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flexpredict import build
+from flexpredict.config import Settings
+from flexpredict.data.augment import augment_batch
+from flexpredict.data.sources import Source
+from flexpredict.engine import precision
+from flexpredict.health import gauges as health
+from flexpredict.model.masking import Grid
+from flexpredict.objective.ijepa import IJepa
+from flexpredict.objective.mae import Mae
+from flexpredict.objective.views import View
+from flexpredict.train.chunks import Chunks, Plan
+from flexpredict.train.graphs import Recorded
+from flexpredict.train.step import Step
+
+_IMAGES = 256  # or a batch of training, if that is smaller: gauging costs about a step then
+_AT_ONCE = 64
+
+Values = dict[str, Tensor]
+
+
+class Gauges:
+    """Measures an objective on the first images of the first epoch, as they are first seen."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: Source,
+        chunks: Chunks,
+        objective: IJepa | Mae,
+        step: Step,
+    ) -> None:
+        self._objective = objective
+        self._encoders = dict(objective.encoders)
+        if self._encoders["context"] is self._encoders["target"]:  # MAE has one
+            del self._encoders["context"]
+        self._autocast = partial(precision.autocast, step.device, step.dtype)
+        images = first_images(settings, source).to(step.device)
+        self._parts: list[tuple[Tensor, View]] = []
+        self._draws: list[Recorded] = []
+        for start in range(0, len(images), _AT_ONCE):
+            some = images[start : start + _AT_ONCE]
+            for view in chunks.views(chunks.plans(0, start, len(some)), step.device):
+                self._draws.append(Recorded(view.draws))
+                fixed = View(view.masks, self._draws[-1])
+                self._parts.append((some[: len(view.masks)], fixed))
+                some = some[len(view.masks) :]
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._found: tuple[Values, Values] | None = None
+        self._graphed = step.graph
+
+    def __call__(self) -> dict[str, Any]:
+        """Gauges by name: numbers, or lists of them."""
+        features, values = self._measure()
+        ranks = {f"rankme_{name}": health.rankme(part) for name, part in features.items()}
+        return ranks | {name: value.tolist() for name, value in values.items()}
+
+    def _measure(self) -> tuple[Values, Values]:
+        """Where the step is a CUDA graph, so are these; the weights lie where they lay."""
+        if self._graph is not None:
+            self._graph.replay()
+        elif not self._graphed or self._found is None:  # the first time makes kernels ready
+            self._found = self._compute()
+        else:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._found = self._compute()
+            self._graph.replay()
+        assert self._found is not None
+        return self._found
+
+    @torch.no_grad()
+    def _compute(self) -> tuple[Values, Values]:
+        """Features of each encoder, (images, D), and all that is computed on the device."""
+        objective = self._objective.eval()
+        try:
+            # Shapes of their own are not worth compiling.
+            with torch.compiler.set_stance("force_eager"), self._autocast():
+                features = {
+                    name: torch.cat([encoder(i).float().mean(dim=1) for i, _ in self._parts])
+                    for name, encoder in self._encoders.items()
+                }
+                images, view = self._parts[0]
+                context = objective.encoder(images, view.masks.context)
+                errors = [objective.errors(images, view) for images, view in self._parts]
+        finally:
+            objective.train()
+        for draws in self._draws:
+            draws.rewind()
+        values: Values = {}
+        for name, part in features.items():
+            values[f"spread_{name}"] = health.spread(part)
+            values[f"cosine_{name}"] = health.mean_cosine(part)
+        if "context" in self._encoders:
+            values["encoder_distance"] = health.encoder_distance(
+                self._encoders["context"], self._encoders["target"]
+            )
+        values |= health.noise_gauges(objective.predictor, context.float())
+        return features, values | self._losses(errors)
+
+    def _losses(self, errors: Sequence[Tensor]) -> Values:
+        grid = self._objective.encoder.grid
+        places = [view.masks.targets for _, view in self._parts]
+        blocks = [health.by_block(part) for part in errors]
+        rows = [health.by_row(part, at, grid) for part, at in zip(errors, places, strict=True)]
+        block_sums, block_counts = (torch.stack(part).sum(0) for part in zip(*blocks, strict=True))
+        row_sums, row_counts = (torch.stack(part).sum(0) for part in zip(*rows, strict=True))
+        return {
+            "fixed_loss": block_sums.sum() / block_counts.sum(),
+            "loss_by_block": block_sums / block_counts,
+            "loss_by_row": row_sums / row_counts,
+        }
+
+
+def first_images(settings: Settings, source: Source) -> Tensor:
+    """What the run begins with, whoever loads it and wherever it is held, (images, c, H, W)."""
+    count = min(_IMAGES, settings.batch_size)
+    batch = build.build_batches(settings.model_copy(update={"batch_size": count}), source)[0]
+    if batch.failure is not None:
+        raise ValueError(batch.failure)
+    images = batch.images.contiguous()
+    if settings.augment == "crop-flip-gray-blur":
+        images = augment_batch(images, batch.draws)
+    return images
+
+
+class Coverage:
+    """How often each patch has been context and target so far, in the images of this process."""
+
+    def __init__(self, grid: Grid, state: Mapping[str, Any] | None = None) -> None:
+        patches = grid[0] * grid[1]
+        state = state or {"images": 0, "context": [0] * patches, "targets": [0] * patches}
+        self._grid = grid
+        self._images = int(state["images"])
+        self._counts = {name: np.array(state[name]) for name in ("context", "targets")}
+
+    def add(self, plans: Iterable[Plan]) -> None:
+        for plan in plans:
+            self._images += len(plan.context)
+            for name, places in (("context", plan.context), ("targets", plan.targets)):
+                counts = self._counts[name]
+                counts += np.bincount(places.numpy().ravel(), minlength=len(counts))
+
+    def gauges(self) -> dict[str, list[float]]:
+        """Times per patch and image for each row of the grid; blocks may overlap."""
+        return {
+            f"{name}_by_row": np.round(
+                counts.reshape(self._grid).mean(1) / self._images, 6
+            ).tolist()
+            for name, counts in self._counts.items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"images": self._images} | {n: c.tolist() for n, c in self._counts.items()}

@@ -1,0 +1,147 @@
+"""What a run tells: warnings once, trackers, null where a number is not finite."""
+
+import json
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Command
+
+import flexpredict as fp
+from flexpredict.config import settings_from
+from flexpredict.train.monitor import Monitor, Timed
+from flexpredict.train.track import scalars
+
+SMALL: dict[str, Any] = {
+    "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "chunk_size": 8,
+    "steps": 4, "log_every": 1, "gauge_every": 2, "checkpoint_every": 2, "workers": 0,
+}  # fmt: skip
+
+
+def _line(step: int, rank: float) -> dict[str, Any]:
+    return {
+        "step": step, "epoch": 0.0, "loss": 0.3, "images_per_second": 1.0, "norm_A": 1.0,
+        "rankme_target": rank, "spread_target": 0.5 + step / 100, "fixed_loss": 0.3,
+    }  # fmt: skip
+
+
+def test_warnings__once_when_a_run_falls_ill_and_again_after_it_was_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_from({"steps": 100})
+    ranks = [8.0] * 5 + [1.0] * 5 + [8.0] * 5 + [1.0] * 5
+    with Monitor(tmp_path, settings, first=0, total=100, show=True) as monitor:
+        for step, rank in enumerate(ranks, start=1):
+            monitor.log(_line(step, rank))
+    warnings = [x for x in capsys.readouterr().err.splitlines() if x.startswith("warning:")]
+    assert len(warnings) == 2
+    assert "collapsing: the features lose their dimensions" in warnings[0]
+    assert "is at 0.125 of its best" in warnings[0]
+    # A run that goes on is not told again what it was told before.
+    with Monitor(tmp_path, settings, first=20, total=100, show=True) as monitor:
+        monitor.log(_line(21, 1.0))
+    assert "warning:" not in capsys.readouterr().err
+
+
+def test_lines__what_is_not_finite_is_null(tmp_path: Path) -> None:
+    with Monitor(tmp_path, settings_from({}), first=0, total=2, show=False) as monitor:
+        monitor.log({"step": 1, "loss": math.nan, "a": math.inf, "b": [1.0, math.nan], "c": 2})
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert line == {"step": 1, "loss": None, "a": None, "b": [1.0, None], "c": 2}
+
+
+def test_loss__that_is_not_finite_is_logged_for_the_doctor(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        fp.pretrain(pictures, run, **SMALL | {"lr": 1e30, "lr_start": 1e30})
+    assert fp.doctor(run).diagnosis.verdict == "exploding"
+
+
+def test_timed__counts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 1.0, 5.0, 7.0, 8.0, 8.5])
+    monkeypatch.setattr("flexpredict.train.monitor.time.monotonic", lambda: next(now))
+    timed = Timed(iter("ab"))
+    assert list(zip(range(2), timed, strict=True)) == [(0, "a"), (1, "b")]
+    assert timed.lap() == 1 + 2 + 0.5
+    assert timed.lap() == 0
+
+
+def test_tensorboard__holds_what_was_logged(photos: Path, tmp_path: Path, command: Command) -> None:
+    """Written by the command line, interrupted in between, read back."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = tmp_path / "run"
+    settings = [f"--set={key}={value}" for key, value in SMALL.items()]
+    given = ["pretrain", photos, "--out", run, "--track", "tensorboard", *settings]
+    assert command(*given)[0] == 0
+    assert command(*given, "--resume", "--set=steps=6")[0] == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    found = {event.step: event.value for event in events.Scalars("loss")}
+    assert found == pytest.approx({line["step"]: line["loss"] for line in lines}, rel=1e-6)
+    gauged = {line["step"]: line["loss_by_row"][3] for line in lines if "loss_by_row" in line}
+    found = {event.step: event.value for event in events.Scalars("loss_by_row/3")}
+    assert found == pytest.approx(gauged, rel=1e-6)
+
+
+def test_wandb__is_told_every_line(
+    pictures: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a stand-in: the package is not among those that tests need."""
+    told: list[Any] = []
+
+    class Run:
+        def log(self, values: dict[str, float], step: int) -> None:
+            told.append((step, values))
+
+        def finish(self) -> None:
+            told.append("finished")
+
+    def init(**given: Any) -> Run:
+        told.append(given)
+        return Run()
+
+    module = types.SimpleNamespace(init=init, errors=types.SimpleNamespace(Error=RuntimeError))
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    fp.pretrain(pictures, tmp_path / "run", track="wandb", **SMALL)
+    assert told[0]["project"] == "flexpredict"
+    assert told[0]["config"]["model"] == "vit_nano"
+    assert [step for step, _ in told[1:-1]] == [1, 2, 3, 4]
+    assert told[1][1]["loss_by_block/0"] > 0
+    assert told[-1] == "finished"
+
+
+def test_track__what_cannot_be_used_is_refused_before_the_run(
+    photos: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("api_key not configured (no-tty).\nCall wandb.login(…)")
+
+    out = tmp_path / "run"
+    given = ["pretrain", photos, "--out", out, *(f"--set={k}={v}" for k, v in SMALL.items())]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    cases = {"mlflow": "--track knows tensorboard and wandb, not 'mlflow'",
+             "wandb": "pip install 'flexpredict[wandb]'"}  # fmt: skip
+    for name, sentence in cases.items():
+        code, _, err = command(*given, "--track", name)
+        assert code == 2
+        assert sentence in err
+        assert err.count("\n") == 1
+        assert not out.exists()
+    module = types.SimpleNamespace(init=refuse, errors=types.SimpleNamespace(Error=RuntimeError))
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    code, _, err = command(*given, "--track", "wandb")
+    assert code == 2
+    assert "cannot start: api_key not configured (no-tty); log in" in err
+    assert not list(out.iterdir())
+
+
+def test_scalars__lists_are_numbered_and_nulls_left_out() -> None:
+    metrics = {"step": 3, "loss": 1.0, "norm": None, "rows": [1.0, None, 2.0]}
+    assert dict(scalars(metrics)) == {"loss": 1.0, "rows/0": 1.0, "rows/2": 2.0}
