@@ -126,7 +126,7 @@ RECIPES = {
     for name in (f"small/stop-vit-{stem}", f"small/stop-vit-{stem}@sincos")
 }
 TINY = {
-    f"{name}-tiny-imagenet": kind._replace(settings=kind.settings | {"data": "tiny-imagenet"})
+    f"{name}-tiny-imagenet": kind._replace(settings=kind.settings | {"data": "tiny-imagenet:train"})
     for name, kind in RECIPES.items()
     if "64" in name
 }
