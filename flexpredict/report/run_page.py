@@ -141,7 +141,11 @@ def _curves(runs: Sequence[Run], bands: Mapping[str, Band], verdicts: Mapping[st
     ]
     values = {key: [number(_last([run], key)) for run in runs] for key in keys}
     about = "Pale lines are what was logged, strong ones running means. " if smooth > 1 else ""
-    about += "The grey band is what healthy runs showed." if set(bands) & set(gauges) else ""
+    about += (
+        "The grey band is what healthy runs showed, at the same share of their steps."
+        if set(bands) & set(gauges)
+        else ""
+    )
     return (
         f"<ul class=legend>{legend}</ul>{panels(gauges)}<p class=note>{about}</p>"
         + (f"<div class=panels>{''.join(shapes)}</div>" if shapes else "")
