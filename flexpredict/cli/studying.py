@@ -55,7 +55,10 @@ def study(
 
 @app.command(hidden=True)
 def trials(device: Device = None) -> None:
-    """Make trials as they are asked for, one JSON object a line; answers with the same."""
+    """Make trials as they are asked for, one JSON object a line; answers with the same.
+
+    Example: `flexpredict trials --device cuda < orders.jsonl`
+    """
     for line in sys.stdin:
         try:
             answer = make_trial(json.loads(line), device)

@@ -6,7 +6,7 @@ import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from flexpredict.version import VERSION
 RESULTS, TABLE, SUMMARY = "results.jsonl", "table.md", "summary.json"
 _POLL_SECONDS = 0.5
 
+Lines = dict[tuple[str, int], dict[str, Any]]  # of results.jsonl, by variant and seed
+
 
 def run_study(
     study: Study, todo: Sequence[Trial], out: Path, *, jobs: int = 1, device: str | None = None
@@ -32,7 +34,7 @@ def run_study(
     """Makes all trials and tables below `out`; gives the lines of its results.jsonl."""
     _check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
-    lines = {(line["variant"], line["seed"]): line for line in read_results(out)}
+    lines: Lines = {(line["variant"], line["seed"]): line for line in read_results(out)}
     waiting = [trial for trial in todo if not _is_done(lines.get(_key(trial)), trial, study)]
     if len(waiting) < len(todo):
         say(f"{len(todo) - len(waiting)} of {len(todo)} trials are done already")
@@ -46,15 +48,14 @@ def run_study(
                         failed[trial.name] = found["error"]
                     else:
                         lines[_key(trial)] = _line(trial, study, found)
-                        write_results(out, lines.values())
+                        write_results(out, _in_order(lines, todo))
                     done = len(failed) + sum(_key(t) in lines for t in waiting)
                     bars.update(study.title, done, found.get("error") or trial.name)
             finally:
                 bars.close()
             if stop.received:
                 raise Interrupted("stopped, and all runs are saved; the same command goes on")
-    asked = {_key(trial) for trial in todo}
-    shown = [line for key, line in lines.items() if key in asked]
+    shown = [lines[key] for key in map(_key, todo) if key in lines]
     if shown:
         write_text(out / TABLE, f"# {study.title}\n\n{markdown(shown, study.baseline)}")
         write_text(out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
@@ -71,6 +72,12 @@ def run_study(
     return shown
 
 
+def _in_order(lines: Lines, todo: Sequence[Trial]) -> list[dict[str, Any]]:
+    """As they were planned, whichever was ready first; what this call does not ask for comes last."""
+    planned = {key: lines[key] for key in map(_key, todo) if key in lines}
+    return list((planned | lines).values())
+
+
 def read_results(out: Path) -> list[dict[str, Any]]:
     """The lines of results.jsonl, if there is one."""
     found = []
@@ -80,7 +87,7 @@ def read_results(out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def write_results(out: Path, lines: Any) -> None:
+def write_results(out: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     write_text(out / RESULTS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
 

@@ -24,7 +24,7 @@ def test_pretrain__follows_a_labelled_folder(
     )
     assert plain.loss == probed.loss
     lines = [json.loads(line) for line in (probed.run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [5, 10, 12, 15]
+    assert [line["step"] for line in lines] == [1, 5, 10, 12, 15]
     assert [line["step"] for line in lines if "knn" in line] == [12, 15]
     assert all(0 <= line["ridge"] <= 100 for line in lines if "knn" in line)
 
