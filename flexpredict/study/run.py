@@ -73,7 +73,7 @@ def run_study(
 
 
 def _in_order(lines: Lines, todo: Sequence[Trial]) -> list[dict[str, Any]]:
-    """As they were planned, whichever was ready first; what this call does not ask for comes last."""
+    """As they were planned, whichever was ready first; those of other calls come last."""
     planned = {key: lines[key] for key in map(_key, todo) if key in lines}
     return list((planned | lines).values())
 
