@@ -19,6 +19,7 @@ from flexpredict.api import (
     pretrain,
     probe,
     run_study,
+    shifts,
     video,
     write_report,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "pretrain",
     "probe",
     "run_study",
+    "shifts",
     "sincos_positions",
     "video",
     "write_report",

@@ -1,4 +1,4 @@
-"""Commands that evaluate: features, probe, logistic, knn, finetune, boxes, video, table."""
+"""Commands that evaluate: features, probe, logistic, knn, finetune, boxes, shifts, video, table."""
 
 import os
 from dataclasses import asdict
@@ -10,7 +10,7 @@ import typer
 
 import flexpredict
 from flexpredict import config
-from flexpredict.cli.printing import print_boxes, print_table, print_video, show
+from flexpredict.cli.printing import print_boxes, print_shifts, print_table, print_video, show
 from flexpredict.cli.shared import Device, Json, app, print_json
 from flexpredict.report.table import paper_table, table_numbers
 
@@ -306,6 +306,53 @@ def boxes(
         print_json(asdict(found))
         return
     print_boxes(found)
+
+
+@app.command()
+def shifts(
+    run: Run,
+    task: Task = None,
+    data: Data = None,
+    train: Train = None,
+    test: Test = None,
+    distances: Annotated[str, typer.Option(help="Pixels by which images move.")] = "1,2,4,8,16",
+    labels: Labels = None,
+    seed: Seed = 0,
+    encoder: Which = "target",
+    image_size: ImageSize = None,
+    resize: Resize = "recompute",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Move images by some pixels: how much features change, and what it costs a ridge probe.
+
+    Example: `flexpredict shifts run/ --data tiny-imagenet --distances 1,4,16`
+    """
+    found = flexpredict.shifts(
+        run,
+        task=task,
+        data=data,
+        train=train,
+        test=test,
+        distances=_pixels(distances),
+        labels=labels,
+        seed=seed,
+        encoder=encoder,
+        image_size=image_size,
+        resize=resize,
+        device=device,
+    )
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_shifts(found)
+
+
+def _pixels(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"--distances takes pixels as 1,2,4, not {text!r}")
+    return [int(part) for part in parts]
 
 
 @app.command()

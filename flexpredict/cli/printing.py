@@ -42,6 +42,20 @@ def print_boxes(found: Evaluation) -> None:
     print(f"{found.task}: {found.encoder} encoder, layers {found.layers}; {found.note}")
 
 
+def print_shifts(found: Evaluation) -> None:
+    table = Table()
+    for name in ("moved by", "accuracy", "likeness"):
+        table.add_column(name, justify="right")
+    table.add_row("0 px", f"{found.result['accuracy']:.1f} %", "1.000")
+    for name in found.result:
+        if name.startswith("likeness_"):
+            distance = name.removeprefix("likeness_")
+            accuracy = found.result[f"accuracy_{distance}"]
+            table.add_row(f"{distance} px", f"{accuracy:.1f} %", f"{found.result[name]:.3f}")
+    Console().print(table)
+    print(f"{found.task}: {found.encoder} encoder; {found.note}")
+
+
 def print_video(found: Evaluation) -> None:
     if not found.result:
         print(f"{found.task}: no truth for every frame, so masks were made and nothing was scored")

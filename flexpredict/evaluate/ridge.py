@@ -28,16 +28,10 @@ def ridge_probe(
     train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, seed: int = 0
 ) -> Probe:
     """Accuracy of a linear classifier on features (n, D), with labels 0, 1, … (n,)."""
-    classes = int(train_labels.max()) + 1
-
-    def one_hot(rows: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(train_labels[rows], classes)
-
-    fit, penalty = choose_fit(
-        train, one_hot, lambda fit, rows: _accuracy(fit, train, train_labels, rows), seed=seed
+    fit, penalty = ridge_classifier(train, train_labels, seed=seed)
+    return Probe(
+        accuracy=_accuracy(fit, test, test_labels, torch.arange(len(test))), penalty=penalty
     )
-    accuracy = _accuracy(fit, test, test_labels, torch.arange(len(test)))
-    return Probe(accuracy=accuracy, penalty=penalty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +44,18 @@ class Fit:
     def __call__(self, features: Tensor) -> Tensor:
         """(n, D) -> (n, m), float64"""
         return (features.double() - self.mean) / self.scale @ self.weight + self.bias
+
+
+def ridge_classifier(features: Tensor, labels: Tensor, *, seed: int = 0) -> tuple[Fit, float]:
+    """Scores of classes 0, 1, … from features (n, D), and the penalty that was chosen."""
+    classes = int(labels.max()) + 1
+
+    def one_hot(rows: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(labels[rows], classes)
+
+    return choose_fit(
+        features, one_hot, lambda fit, rows: _accuracy(fit, features, labels, rows), seed=seed
+    )
 
 
 def choose_fit(
