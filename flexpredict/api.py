@@ -33,6 +33,9 @@ from flexpredict.train.monitor import METRICS, Tally
 
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
+    from flexpredict.interop.account import Account
+    from flexpredict.interop.forensics import Finding
+    from flexpredict.interop.importing import Method
     from flexpredict.report.gallery import Gallery
     from flexpredict.report.runs import Run
 
@@ -104,6 +107,47 @@ def _with_statistics(settings: Settings, source: Source, before: Path) -> Settin
 def load(path: str | Path, encoder: Which = "target", device: str | None = None) -> Encoder:
     """The encoder of a run: the target encoder, or `encoder="context"` for the other."""
     return load_encoder(Path(path), encoder).to(pick_device(device or "cpu"))
+
+
+def import_weights(
+    source: str | Path,
+    out: str | Path,
+    *,
+    encoder: Which | None = None,
+    method: "Method | None" = None,
+    model: str | None = None,
+    image_size: Size | None = None,
+    resize: Resize | None = None,
+) -> "Account":
+    """Makes a run folder of the weights of others; gives an account of every key.
+
+    source: a released I-JEPA or StoP checkpoint, what `export` wrote, a timm state dict, or a model
+        folder of Hugging Face or timm. Nothing in it is executed.
+    encoder: of a file with two, target by default; of a file with one, what it is.
+    method, model: what the file does not tell, or is expected to be.
+    image_size: other than trained at; position tables are then made by `resize`.
+    """
+    from flexpredict.interop.files import read_foreign
+    from flexpredict.interop.importing import check_empty, convert, write_run
+
+    check_empty(Path(out))
+    found = convert(
+        read_foreign(Path(source)),
+        encoder=encoder,
+        method=method,
+        model=model,
+        image_size=image_size,
+        resize=resize,
+    )
+    write_run(found, Path(out), Path(source))
+    return found.account
+
+
+def inspect_weights(source: str | Path) -> "list[Finding]":
+    """What a released checkpoint tells about its training; nothing is loaded into a model."""
+    from flexpredict.interop import files, forensics
+
+    return forensics.inspect_weights(files.read_foreign(Path(source)))
 
 
 def features(

@@ -6,11 +6,21 @@ Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signa
 import os
 import sys
 
-from flexpredict.cli import bench, data, evaluation, pretraining, reporting, studying
+from flexpredict.cli import bench, data, evaluation, exchange, pretraining, reporting, studying
 from flexpredict.cli.shared import app, is_main
 from flexpredict.train.loop import Interrupted
 
-__all__ = ["app", "bench", "data", "evaluation", "main", "pretraining", "reporting", "studying"]
+__all__ = [
+    "app",
+    "bench",
+    "data",
+    "evaluation",
+    "exchange",
+    "main",
+    "pretraining",
+    "reporting",
+    "studying",
+]
 
 
 def main() -> None:
