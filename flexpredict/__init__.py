@@ -8,6 +8,7 @@
 
 from flexpredict.api import (
     demo,
+    export,
     features,
     figures,
     finetune,
@@ -40,6 +41,7 @@ __all__ = [
     "StochasticPositions",
     "create_encoder",
     "demo",
+    "export",
     "features",
     "figures",
     "finetune",

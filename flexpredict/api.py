@@ -34,7 +34,9 @@ from flexpredict.train.monitor import METRICS, Tally
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
     from flexpredict.interop.account import Account
+    from flexpredict.interop.exporting import Exported, Target
     from flexpredict.interop.forensics import Finding
+    from flexpredict.interop.graph import Output
     from flexpredict.interop.importing import Method
     from flexpredict.report.gallery import Gallery
     from flexpredict.report.runs import Run
@@ -141,6 +143,37 @@ def import_weights(
     )
     write_run(found, Path(out), Path(source))
     return found.account
+
+
+def export(
+    run: str | Path,
+    out: str | Path,
+    to: "Target",
+    *,
+    encoder: Which = "target",
+    output: "Output" = "features",
+    dynamic_size: Resize | None = None,
+    licence: str | None = None,
+) -> "Exported":
+    """Writes a run's encoder for timm, huggingface or onnx, or the whole run for torch.
+
+    The outputs of both are compared on the same images; an export that differs is not kept.
+
+    output: of an ONNX graph, features (B, D) or maps (B, D, h, w).
+    dynamic_size: an ONNX graph takes any size, and makes positions in this way.
+    licence: of the weights, for the model card.
+    """
+    from flexpredict.interop import exporting
+
+    return exporting.export(
+        _folder(run),
+        Path(out),
+        to,
+        which=encoder,
+        output=output,
+        dynamic_size=dynamic_size,
+        licence=licence,
+    )
 
 
 def inspect_weights(source: str | Path) -> "list[Finding]":

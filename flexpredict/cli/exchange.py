@@ -68,6 +68,49 @@ def import_(
     print(f"{out}: load it with flexpredict.load({str(out)!r})")
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    to: Annotated[
+        Literal["timm", "huggingface", "onnx", "torch"],
+        typer.Option(help="torch: the whole run, to go on elsewhere; else an encoder."),
+    ],
+    encoder: Annotated[
+        Literal["target", "context"], typer.Option(help="Which of the run's encoders.")
+    ] = "target",
+    output: Annotated[
+        Literal["features", "maps"], typer.Option(help="Of an ONNX graph: token means, or maps.")
+    ] = "features",
+    dynamic_size: Annotated[
+        bool, typer.Option("--dynamic-size", help="An ONNX graph for images of any size.")
+    ] = False,
+    resize: Annotated[Resize, typer.Option(help="Its positions at another size.")] = "recompute",
+    license_: Annotated[
+        str | None, typer.Option("--license", help="Of the weights, for the model card.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write an encoder for other tools, with a model card, and compare the outputs of both.
+
+    Example: `flexpredict export run/ --to huggingface --out my-encoder/`
+    """
+    found = flexpredict.export(
+        run,
+        out,
+        to,
+        encoder=encoder,
+        output=output,
+        dynamic_size=resize if dynamic_size else None,
+        licence=license_,
+    )
+    if as_json:
+        print_json(asdict(found) | {"folder": str(found.folder)})
+        return
+    print(f"{out}: {', '.join(found.files)}")
+    print(found.checked)
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_plain, value))

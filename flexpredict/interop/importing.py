@@ -267,7 +267,7 @@ def _own(foreign: Foreign, which: Which, account: Account) -> Imported:
         expected = _shapes(module.state_dict())
         names: Names = {name: (name,) for name in expected}
         weights[part] = take(part, foreign.parts[part], names, expected, account)
-    slots = foreign.facts["opt"]
+    slots = foreign.facts.get("opt") or {}
     account.notes.append(f"opt: {len(slots)} tensors of the optimiser, used")
     about = {"layout": "flexpredict", "file": foreign.path.name, "finished": own["finished"]}
     architecture = dict(objective.encoders["target"].architecture)

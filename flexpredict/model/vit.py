@@ -1,7 +1,7 @@
 """The encoder: a Vision Transformer without a class token, with the parameter names of timm."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +95,7 @@ class Encoder(nn.Module):
                 f"not {len(mean)} and {len(std)}: set mean and std"
             )
         # All it takes to make this encoder again: Encoder(**architecture).
-        self.architecture = {
+        self.architecture: dict[str, Any] = {
             "dim": dim,
             "depth": depth,
             "heads": heads,
