@@ -59,6 +59,8 @@ class Settings(BaseModel):
     predictor_depth: Positive | None = None
     predictor_heads: Positive | None = None  # None: as many as the encoder
     depth_scaled_init: bool = False
+    init: str | None = None  # a run folder, imported or not, whose weights are the first ones
+    init_predictor: bool = True  # its predictor too, where it has one
 
     positions: Literal["sincos", "learned", "stop", "fixed"] = "stop"
     noise_std: Annotated[float, Field(ge=0)] = 0.25  # a standard deviation, always
@@ -271,7 +273,7 @@ def _check_names(values: Iterable[str], origin: str) -> None:
 
 def _typed(key: str, value: Any) -> Any:
     """What a person means: YAML reads 1e-3 as a string and a folder called 2024 as a number."""
-    if key in ("data", "model"):
+    if key in ("data", "model", "init"):
         return None if value is None else str(value)
     if isinstance(value, str):
         try:

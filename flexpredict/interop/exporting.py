@@ -137,7 +137,7 @@ def _hugging_face(asked: _Asked) -> _Both:
         "hidden_size": shape["dim"],
         "num_hidden_layers": shape["depth"],
         "num_attention_heads": shape["heads"],
-        "intermediate_size": encoder.blocks[0].mlp.fc1.out_features,
+        "intermediate_size": round(shape["dim"] * shape["mlp_ratio"]),
         "hidden_act": "gelu",
         "layer_norm_eps": NORM_EPS,
         "qkv_bias": True,

@@ -44,6 +44,7 @@ class Imported:
     settings: Settings | None = None  # known where there is a predictor
     slots: dict[str, Tensor] = field(default_factory=dict)  # the optimiser's
     state: dict[str, Any] = field(default_factory=dict)  # of training, where it can go on
+    last: dict[str, Any] = field(default_factory=dict)  # line of its metrics, as far as is known
 
 
 def convert(
@@ -88,6 +89,7 @@ def convert(
     kept = {
         name: value for name, value in foreign.facts.items() if isinstance(value, int | float | str)
     }
+    imported.last = _last(foreign.facts)
     imported.about = {"layout": foreign.layout, "file": foreign.path.name, **kept}
     return imported
 
@@ -105,10 +107,12 @@ def write_run(imported: Imported, out: Path, source: Path) -> None:
             for part, values in imported.weights.items()
             for name, value in values.items()
         }
-        state = imported.state or {"step": 0, "imported": True}
+        state = imported.state or {"step": imported.last.get("step", 0), "imported": True}
         checkpoint.write(out, state["step"], weights, imported.slots, state)
         about |= {"settings": settings.digest(), "seed": settings.seed}
     about |= {"imported": {"sha256": digest_of(source), **imported.about}}
+    if imported.last:
+        checkpoint.write_text(out / "metrics.jsonl", json.dumps(imported.last) + "\n")
     part = ENCODERS[imported.which]
     chosen = imported.weights.get(part) or imported.weights["encoder"]
     if not imported.state or imported.about["finished"]:  # else the run still has to go on
@@ -274,6 +278,15 @@ def _own(foreign: Foreign, which: Which, account: Account) -> Imported:
     return Imported(
         which, architecture, weights, account, about, settings, dict(slots), dict(own["state"])
     )
+
+
+def _last(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What training logged last; steps are known to the optimiser alone."""
+    if not all(isinstance(facts.get(name), int | float) for name in ("epoch", "loss")):
+        return {}
+    slots = (facts.get("opt") or {}).get("state", {}).values()
+    step = max((int(slot["step"]) for slot in slots if "step" in slot), default=0)
+    return {"step": step, "epoch": facts["epoch"], "loss": facts["loss"]}
 
 
 def _account_for_facts(foreign: Foreign, account: Account) -> None:
