@@ -34,6 +34,7 @@ from flexpredict.train.monitor import METRICS, Tally
 if TYPE_CHECKING:
     from flexpredict.demonstration import Demo
     from flexpredict.interop.account import Account
+    from flexpredict.interop.baselines import Pool
     from flexpredict.interop.exporting import Exported, Target
     from flexpredict.interop.forensics import Finding
     from flexpredict.interop.graph import Output
@@ -108,7 +109,10 @@ def _with_statistics(settings: Settings, source: Source, before: Path) -> Settin
 
 def load(path: str | Path, encoder: Which = "target", device: str | None = None) -> Encoder:
     """The encoder of a run: the target encoder, or `encoder="context"` for the other."""
-    return load_encoder(Path(path), encoder).to(pick_device(device or "cpu"))
+    from flexpredict.interop.baselines import load_baseline
+
+    found = load_baseline(_folder(path), encoder) or load_encoder(Path(path), encoder)
+    return found.to(pick_device(device or "cpu"))
 
 
 def import_weights(
@@ -120,6 +124,7 @@ def import_weights(
     model: str | None = None,
     image_size: Size | None = None,
     resize: Resize | None = None,
+    pool: "Pool | None" = None,
 ) -> "Account":
     """Makes a run folder of the weights of others; gives an account of every key.
 
@@ -128,7 +133,13 @@ def import_weights(
     encoder: of a file with two, target by default; of a file with one, what it is.
     method, model: what the file does not tell, or is expected to be.
     image_size: other than trained at; position tables are then made by `resize`.
+    pool: wraps a model folder of transformers (MAE, DINOv2, BEiT, …) as a baseline, with an image
+        as its mean patch token, its class token, or both.
     """
+    if pool is not None:
+        from flexpredict.interop.baselines import import_baseline
+
+        return import_baseline(Path(source), Path(out), pool, encoder)
     from flexpredict.interop.files import read_foreign
     from flexpredict.interop.importing import check_empty, convert, write_run
 
@@ -174,6 +185,21 @@ def export(
         dynamic_size=dynamic_size,
         licence=licence,
     )
+
+
+def push(folder: str | Path, to: str, *, private: bool = False) -> str:
+    """Uploads an exported folder to the Hugging Face hub as `owner/name`, or copies it to a path
+    (one that begins with ., / or ~); gives its address."""
+    from flexpredict.interop import hub
+
+    return hub.push(Path(folder), to, private=private)
+
+
+def pull(source: str, out: str | Path, *, revision: str | None = None) -> Path:
+    """Downloads a model folder from the hub, or copies it from a path; `import_weights` takes it."""
+    from flexpredict.interop import hub
+
+    return hub.pull(source, Path(out), revision=revision)
 
 
 def inspect_weights(source: str | Path) -> "list[Finding]":

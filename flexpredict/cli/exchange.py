@@ -31,6 +31,10 @@ def import_(
         str | None, typer.Option(help="As 448 or 224x448: other than trained at.")
     ] = None,
     resize: Annotated[Resize | None, typer.Option(help="Positions at another size.")] = None,
+    pool: Annotated[
+        Literal["mean", "class", "both"] | None,
+        typer.Option(help="Wrap a model of transformers: patch mean, class token, or both."),
+    ] = None,
     inspect: Annotated[
         bool, typer.Option("--inspect", help="Only say what the file tells about its training.")
     ] = False,
@@ -59,6 +63,7 @@ def import_(
         model=model,
         image_size=_size(image_size),
         resize=resize,
+        pool=pool,
     )
     if as_json:
         print_json({"out": str(out), **asdict(account)})
@@ -109,6 +114,42 @@ def export(
         return
     print(f"{out}: {', '.join(found.files)}")
     print(found.checked)
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="A folder that `export` wrote.")],
+    to: Annotated[str, typer.Argument(help="owner/name on the hub, or a path: ./x, /x, ~/x.")],
+    private: Annotated[bool, typer.Option("--private", help="For your own eyes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Upload an exported folder to the Hugging Face hub, or copy it.
+
+    Example: `flexpredict push my-encoder/ me/my-encoder`
+    """
+    address = flexpredict.push(folder, to, private=private)
+    if as_json:
+        print_json({"address": address})
+    else:
+        print(address)
+
+
+@app.command()
+def pull(
+    source: Annotated[str, typer.Argument(help="owner/name on the hub, or a path: ./x, /x, ~/x.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Download a model folder from the Hugging Face hub, or copy it; then import it.
+
+    Example: `flexpredict pull facebook/ijepa_vith14_1k --out ijepa-hf/`
+    """
+    folder = flexpredict.pull(source, out, revision=revision)
+    if as_json:
+        print_json({"out": str(folder)})
+    else:
+        print(f"{folder}: next, flexpredict import {folder} --out run/")
 
 
 def _plain(value: Any) -> str:

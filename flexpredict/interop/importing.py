@@ -150,7 +150,8 @@ def _which(foreign: Foreign, asked: Which | None, account: Account) -> Which:
 
 def _meta_encoder(shape: Shape, grid: tuple[int, int], foreign: Foreign) -> Encoder:
     ratio = SHAPES[shape.model].mlp_ratio if shape.model else shape.hidden / shape.dim
-    mean, std = statistics_of(foreign, shape.in_channels)
+    said = foreign.config.get("pretrained_cfg")  # timm's
+    mean, std = statistics_of(foreign.path, shape.in_channels, said)
     with torch.device("meta"):
         return Encoder(
             dim=shape.dim,

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -97,18 +98,17 @@ def _heads(config: Mapping[str, Any]) -> int | None:
     return None if found is None else int(found)
 
 
-def statistics_of(foreign: Foreign, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the channels, as the folder says or as is usual."""
-    path = foreign.path / PREPROCESSING
-    said: Mapping[str, Any] = {}
-    if foreign.layout == "huggingface" and path.is_file():
+def statistics_of(
+    folder: Path, channels: int, said: Mapping[str, Any] | None = None
+) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of the channels: as said, as the folder says, or as is usual."""
+    path = folder / PREPROCESSING
+    if not said and path.is_file():
         found = json.loads(path.read_text())
         said = {"mean": found.get("image_mean"), "std": found.get("image_std")}
-    elif foreign.layout == "timm":
-        said = foreign.config.get("pretrained_cfg", {})
-    rgb = channels == 3
+    said, rgb = said or {}, channels == 3
     mean = said.get("mean") or (IMAGENET_MEAN if rgb else (0.5,) * channels)
-    return tuple(mean), tuple(said.get("std") or (IMAGENET_STD if rgb else (0.25,) * channels))
+    return list(mean), list(said.get("std") or (IMAGENET_STD if rgb else (0.25,) * channels))
 
 
 def grid_of(shape: Shape, image_size: Size | None) -> tuple[int, int]:
