@@ -8,6 +8,7 @@
 
 from flexpredict.api import (
     demo,
+    draw_coverage,
     export,
     features,
     figures,
@@ -43,6 +44,7 @@ __all__ = [
     "StochasticPositions",
     "create_encoder",
     "demo",
+    "draw_coverage",
     "export",
     "features",
     "figures",

@@ -26,12 +26,15 @@ from flexpredict.evaluate.subject import Subject
 from flexpredict.evaluate.tasks import VIDEO_TASKS, Labelled, open_task
 from flexpredict.evaluate.tuned import evaluate_finetune
 from flexpredict.evaluate.video import Following, evaluate_videos
+from flexpredict.model.masking import MaskSampler
 from flexpredict.model.vit import Encoder, Resize, Size
 from flexpredict.train import loop
 from flexpredict.train.loop import CONFIG, Result
 from flexpredict.train.monitor import METRICS, Tally
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from flexpredict.demonstration import Demo
     from flexpredict.interop.account import Account
     from flexpredict.interop.baselines import Pool
@@ -196,7 +199,7 @@ def push(folder: str | Path, to: str, *, private: bool = False) -> str:
 
 
 def pull(source: str, out: str | Path, *, revision: str | None = None) -> Path:
-    """Downloads a model folder from the hub, or copies it from a path; `import_weights` takes it."""
+    """Downloads a model folder from the hub, or copies it from a path, for `import_weights`."""
     from flexpredict.interop import hub
 
     return hub.pull(source, Path(out), revision=revision)
@@ -430,6 +433,14 @@ def figures(
     found = _draw(opened, data, only)
     gallery.write_figures(found, opened, Path(out), formats)
     return found
+
+
+def draw_coverage(samplers: Mapping[str, MaskSampler]) -> "Figure":
+    """How often mask samplers show each patch, and how often they ask for it: a row for each."""
+    from flexpredict.report.analysis.masks import coverage
+    from flexpredict.report.figures.masks import mask_coverage
+
+    return mask_coverage({name: coverage(sampler) for name, sampler in samplers.items()})
 
 
 def write_report(
