@@ -30,7 +30,7 @@ from flexpredict.model.masking import MaskSampler
 from flexpredict.model.vit import Encoder, Resize, Size
 from flexpredict.train import loop
 from flexpredict.train.loop import CONFIG, Result
-from flexpredict.train.monitor import METRICS, Tally
+from flexpredict.train.monitor import METRICS, Tally, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -147,6 +147,7 @@ def import_weights(
     from flexpredict.interop.importing import check_empty, convert, write_run
 
     check_empty(Path(out))
+    say(f"reading {source}")
     found = convert(
         read_foreign(Path(source)),
         encoder=encoder,
@@ -155,6 +156,7 @@ def import_weights(
         image_size=image_size,
         resize=resize,
     )
+    say(f"every key fits; writing {out}")
     write_run(found, Path(out), Path(source))
     return found.account
 
@@ -187,6 +189,7 @@ def export(
         output=output,
         dynamic_size=dynamic_size,
         licence=licence,
+        told=say,
     )
 
 

@@ -59,6 +59,7 @@ def export(
     output: Output = "features",
     dynamic_size: Resize | None = None,
     licence: str | None = None,
+    told: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """Writes a folder, compares, and only then gives it its name."""
     if to not in TOLERANCES:
@@ -70,9 +71,11 @@ def export(
     folder = out.with_name(f".{out.name}.{os.getpid()}")
     folder.mkdir(parents=True)
     try:
+        told(f"writing {out} for {to}")
         other = _WRITERS[to](_Asked(run, folder, encoder, which, output, dynamic_size))
         difference, scale, where = None, 1.0, ""
         if other is not None:
+            told("comparing its outputs with FlexPredict's")
             difference, scale, where = _compare(encoder, other)
             if difference > TOLERANCES[to] * scale:
                 raise RuntimeError(

@@ -123,4 +123,3 @@ def test_figures__of_an_import(photos: Path, tmp_path: Path) -> None:
     fp.import_weights(tmp_path / "x.pth.tar", stop)
     found = fp.figures(stop, tmp_path / "figures", data=str(photos), only=["fig5"], device="cpu")
     assert list(found.drawn) == ["fig5"]
-    assert fp.write_report(stop, tmp_path / "page.html", data=str(photos), device="cpu").is_file()
