@@ -144,7 +144,8 @@ def import_weights(
 
         return import_baseline(Path(source), Path(out), pool, encoder)
     from flexpredict.interop.files import read_foreign
-    from flexpredict.interop.importing import check_empty, convert, write_run
+    from flexpredict.interop.folders import check_empty
+    from flexpredict.interop.importing import convert, write_run
 
     check_empty(Path(out))
     say(f"reading {source}")

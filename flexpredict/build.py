@@ -98,6 +98,8 @@ def start_from(objective: IJepa | Mae, run: Path, *, predictor: bool = True) -> 
 
     A run with one encoder gives it to both. Tables of sin-cos positions stay those of this size.
     """
+    if not (run / DESCRIPTION).is_file():
+        raise ValueError(f"init={run} is no run: expected a folder with {DESCRIPTION}")
     newest = checkpoint.newest(run)
     if newest is None:
         which: Which = json.loads((run / DESCRIPTION).read_text()).get("encoder", "target")

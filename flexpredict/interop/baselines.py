@@ -13,7 +13,7 @@ from flexpredict.engine.encoders import DESCRIPTION, WEIGHTS, Which
 from flexpredict.interop.account import Account
 from flexpredict.interop.extras import need
 from flexpredict.interop.files import digest_of, read_config
-from flexpredict.interop.importing import check_empty
+from flexpredict.interop.folders import check_empty, fresh_folder
 from flexpredict.interop.shapes import statistics_of
 from flexpredict.model.vit import Encoder, Resize
 
@@ -163,14 +163,14 @@ def import_baseline(source: Path, out: Path, pool: Pool, which: Which | None = N
     if pool != "mean":
         height, width = (side * model.patch_size for side in model.grid)
         model.eval().features(torch.zeros(1, model.in_channels, height, width))  # has the token?
-    out.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_weights(out / WEIGHTS, weights)
     described = {
         "architecture": model.architecture,
         "encoder": which or ("context" if kind == "ijepa" else "target"),
         "imported": {"sha256": digest_of(source), "layout": "transformers", "file": source.name},
     }
-    checkpoint.write_text(out / DESCRIPTION, json.dumps(described, indent=2) + "\n")
+    with fresh_folder(out) as folder:
+        checkpoint.write_weights(folder / WEIGHTS, weights)
+        checkpoint.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n")
     return Account(
         keys={"model": len(weights)},
         used={"model": []},

@@ -1,8 +1,6 @@
 """A run's encoder in the files of other tools; each export ends with a look at both outputs."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +15,8 @@ from flexpredict.engine.encoders import WEIGHTS, Which, load_encoder
 from flexpredict.interop.card import card
 from flexpredict.interop.extras import need
 from flexpredict.interop.files import CONFIG, ENCODERS, OWN, PREPROCESSING, SINGLE, read_foreign
+from flexpredict.interop.folders import fresh_folder
 from flexpredict.interop.graph import Output, run_graph, write_graph
-from flexpredict.interop.importing import check_empty
 from flexpredict.interop.names import to_hugging_face
 from flexpredict.model.blocks import NORM_EPS
 from flexpredict.model.vit import Encoder, Resize
@@ -67,13 +65,10 @@ def export(
     encoder = load_encoder(run, which)
     if dynamic_size == "recompute" and not encoder.sincos:
         raise ValueError("the encoder's positions are not sin-cos: choose --resize interpolate")
-    check_empty(out)
-    folder = out.with_name(f".{out.name}.{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
+    with fresh_folder(out) as folder:
         told(f"writing {out} for {to}")
         other = _WRITERS[to](_Asked(run, folder, encoder, which, output, dynamic_size))
-        difference, scale, where = None, 1.0, ""
+        difference, checked = None, f"{to} cannot be imported here: outputs were not compared."
         if other is not None:
             told("comparing its outputs with FlexPredict's")
             difference, scale, where = _compare(encoder, other)
@@ -83,15 +78,8 @@ def export(
                     f"more than {TOLERANCES[to] * scale:.3g}: it was not kept"
                 )
             checked = f"Largest difference to FlexPredict: {difference:.3g} {where}."
-        else:
-            checked = f"{to} cannot be imported here: outputs were not compared."
         text = card(run, encoder, which, to, licence, checked)
         checkpoint.write_text(folder / "README.md", text)
-        if out.exists():
-            out.rmdir()
-        folder.rename(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     files = sorted(path.name for path in out.iterdir())
     return Exported(out, files, difference, TOLERANCES[to], checked)
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.serialization import safe_globals
 
 from flexpredict.engine.checkpoint import read_weights
 
@@ -22,6 +24,16 @@ CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.i
 PREPROCESSING = "preprocessor_config.json"
 OWN = "flexpredict"  # what our own exports add, wherever a layout has room for it
 _WRAPPERS = ("state_dict", "model")
+# What a number of NumPy's takes, a loss for example; none of it executes anything.
+_SCALAR = np.float64(0).__reduce__()[0]
+_NUMBERS: list[Any] = [
+    np.dtype,
+    np.dtypes.Float64DType,
+    np.dtypes.Float32DType,
+    np.dtypes.Int64DType,
+    (_SCALAR, "numpy.core.multiarray.scalar"),
+    (_SCALAR, "numpy._core.multiarray.scalar"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +114,8 @@ def _read(path: Path) -> Any:
     if path.suffix == ".safetensors":
         return read_weights(path)
     try:
-        with warnings.catch_warnings(action="ignore"):  # of odd pickles, which are refused below
+        # Warnings are of odd pickles, which are refused below.
+        with warnings.catch_warnings(action="ignore"), safe_globals(_NUMBERS):
             return torch.load(
                 path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path) or None
             )

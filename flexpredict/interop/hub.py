@@ -1,11 +1,10 @@
 """Exported folders to and from the Hugging Face hub, or any folder of one's own."""
 
-import os
 import shutil
 from pathlib import Path
 
 from flexpredict.interop.extras import need
-from flexpredict.interop.importing import check_empty
+from flexpredict.interop.folders import check_empty, fresh_folder
 
 _FILES = ["*.json", "*.safetensors", "*.md", "*.onnx", "*.onnx.data", "*.pth.tar"]
 
@@ -49,12 +48,8 @@ def _local(place: str) -> Path | None:
 
 
 def _copy(folder: Path, out: Path) -> None:
-    check_empty(out)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    shutil.copytree(folder, temporary)
-    if out.exists():
-        out.rmdir()
-    temporary.rename(out)
+    with fresh_folder(out) as new:
+        shutil.copytree(folder, new, dirs_exist_ok=True)
 
 
 def _first_line(error: Exception) -> str:

@@ -15,6 +15,7 @@ from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import DESCRIPTION, WEIGHTS, Which
 from flexpredict.interop.account import Account, take
 from flexpredict.interop.files import ENCODERS, OWN, Foreign, digest_of
+from flexpredict.interop.folders import fresh_folder
 from flexpredict.interop.names import Names, names_of
 from flexpredict.interop.shapes import Shape, grid_of, statistics_of
 from flexpredict.model.positions import sincos_positions
@@ -96,8 +97,11 @@ def convert(
 
 def write_run(imported: Imported, out: Path, source: Path) -> None:
     """The run folder: encoder, and where a predictor is known settings and a checkpoint too."""
-    check_empty(out)
-    out.mkdir(parents=True, exist_ok=True)
+    with fresh_folder(out) as folder:
+        _write(imported, folder, source)
+
+
+def _write(imported: Imported, out: Path, source: Path) -> None:
     about: dict[str, Any] = {"encoder": imported.which}
     settings = imported.settings
     if settings is not None:
@@ -119,11 +123,6 @@ def write_run(imported: Imported, out: Path, source: Path) -> None:
         checkpoint.write_weights(out / WEIGHTS, chosen)
     described = {"architecture": imported.architecture, **about}
     checkpoint.write_text(out / DESCRIPTION, json.dumps(described, indent=2) + "\n")
-
-
-def check_empty(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"--out {out} exists and is not empty: choose another folder")
 
 
 def _which(foreign: Foreign, asked: Which | None, account: Account) -> Which:

@@ -81,6 +81,8 @@ def test_baseline__evaluations(tmp_path: Path) -> None:
     folder, _ = _folder("vit", tmp_path)
     run = tmp_path / "run"
     fp.import_weights(folder, run, pool="both")
+    with pytest.raises(ValueError, match="model of transformers, which can be evaluated only"):
+        fp.export(run, tmp_path / "out", "onnx")
     assert fp.knn(run, neighbours=3, **on).result["accuracy"] > 50
     assert fp.probe(run, epochs=2, **on).method == "probe"
     tuned = fp.finetune(run, settings={"epochs": 1, "batch_size": 8, "warmup_epochs": 0}, **on)

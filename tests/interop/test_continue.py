@@ -57,6 +57,15 @@ def test_init__whole_or_without_predictor(stop: Path) -> None:
         assert all(torch.equal(found[name], given[name]) for name in given)
 
 
+def test_init__no_run(tmp_path: Path, photos: Path, command: Command) -> None:
+    code, _, err = command(
+        "pretrain", photos, "--out", tmp_path / "run", "--init", tmp_path / "nowhere"
+    )
+    assert code == 2
+    assert "nowhere is no run" in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_init__one_encoder_for_both_at_another_size(lone: Path) -> None:
     objective = build_objective(settings_from(RUN | {"image_size": [96, 64]}))
     start_from(objective, lone)

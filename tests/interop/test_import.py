@@ -130,7 +130,7 @@ def test_import__one_encoder(kind: str, tmp_path: Path) -> None:
 
 
 def test_import__float16_and_no_prefix(tmp_path: Path) -> None:
-    content = synthetic.released(SMALL["stop-b16"], module=False)
+    content = synthetic.released(SMALL["stop-b16"], module=False) | {"loss": np.float64(0.25)}
     for part in ("encoder", "target_encoder", "predictor"):
         content[part] = {name: value.half() for name, value in content[part].items()}
     torch.save(content, tmp_path / "x.pth.tar")
