@@ -36,8 +36,8 @@ def load_encoder(path: Path, which: Which = "target") -> Encoder:
         raise ValueError(f"{path} is no run: expected a folder with {DESCRIPTION}")
     try:
         described = json.loads((run / DESCRIPTION).read_text())
-        if "transformers" in described["architecture"]:
-            raise ValueError("it is a model of transformers, which can be evaluated only")
+        if "pool" in described["architecture"]:
+            raise ValueError("it is a wrapped model, which can be evaluated only")
         encoder = Encoder(**described["architecture"])
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(f"{run / DESCRIPTION} does not describe an encoder: {error}") from None

@@ -1,7 +1,8 @@
-"""Vision models of transformers under our evaluations: wrapped, not rewritten."""
+"""Vision models of transformers and timm under our evaluations: wrapped, not rewritten."""
 
 import inspect
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import DESCRIPTION, WEIGHTS, Which
 from flexpredict.interop.account import Account
-from flexpredict.interop.extras import need
-from flexpredict.interop.files import digest_of, read_config
+from flexpredict.interop.extras import need, timm_here
+from flexpredict.interop.files import SINGLE, digest_of, read_config
 from flexpredict.interop.folders import check_empty, fresh_folder
 from flexpredict.interop.shapes import statistics_of
 from flexpredict.model.vit import Encoder, Resize
@@ -32,39 +33,39 @@ CLASSES = {
 
 
 class Baseline(Encoder):
-    """A model of transformers that takes images and gives features as our encoders do.
+    """A model of others that takes images and gives features as our encoders do.
 
     pool: what stands for an image: the mean of the patch tokens, the class token, or both, one
         beside the other. Maps are of patch tokens, always.
     """
 
+    model: Any
+
     def __init__(
-        self, transformers: str, config: dict[str, Any], pool: Pool, mean: Any, std: Any
+        self,
+        model: nn.Module,
+        *,
+        dim: int,
+        grid: tuple[int, int],
+        patch_size: int,
+        pool: Pool,
+        mean: Sequence[float],
+        std: Sequence[float],
+        made_of: dict[str, Any],
     ) -> None:
         nn.Module.__init__(self)  # an encoder in what it does, not in what it is made of
-        model = _make(transformers, config)
-        self.architecture = {
-            "transformers": transformers, "config": config, "pool": pool, "mean": mean, "std": std,
-        }  # fmt: skip
+        self.architecture = {**made_of, "pool": pool, "mean": mean, "std": std}
         self.pool = pool
-        self.dim = model.config.hidden_size * (2 if pool == "both" else 1)
-        self.patch_size = model.config.patch_size
-        size = model.config.image_size
-        height, width = (size, size) if isinstance(size, int) else size
-        self.grid = (height // self.patch_size, width // self.patch_size)
-        self.in_channels = model.config.num_channels
-        # Under our names first, so that fine-tuning knows its layers.
-        self.patch_embed = model.embeddings.patch_embeddings
-        self.blocks = model.layers if hasattr(model, "layers") else model.encoder.layer
-        self.norm = model.layernorm
+        self.dim = dim * (2 if pool == "both" else 1)
+        self.grid, self.patch_size, self.in_channels = grid, patch_size, len(mean)
         self.model = model
         self.pos_embed = nn.Parameter(torch.zeros(0), requires_grad=False)  # where the model is
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
-        known = inspect.signature(type(model).forward).parameters
-        self._takes_sizes, self._takes_noise = (
-            name in known for name in ("interpolate_pos_encoding", "noise")
-        )
+
+    def hidden(self, images: Tensor, count: int, *, other_size: bool) -> list[Tensor]:
+        """All tokens of the last layers before the final norm, those of no patch first."""
+        raise NotImplementedError
 
     def forward(
         self,
@@ -89,20 +90,13 @@ class Baseline(Encoder):
         if not 1 <= count <= len(self.blocks):
             raise ValueError(f"this encoder has {len(self.blocks)} layers: cannot give {count}")
         grid = tuple(side // self.patch_size for side in images.shape[-2:])
-        options: dict[str, Any] = {}
-        if grid != self.grid:
-            if resize == "recompute":
-                raise ValueError(
-                    "the positions of this model can only be interpolated to another size: choose "
-                    "resize=interpolate"
-                )
-            options = {"interpolate_pos_encoding": True} if self._takes_sizes else {}
-        if self._takes_noise:  # by which MAE orders the patches that it keeps, here all
-            order = torch.arange(grid[0] * grid[1], device=images.device, dtype=torch.float32)
-            options["noise"] = order.expand(len(images), -1)
-        found = self.model(self.normalise(images), output_hidden_states=True, **options)
-        chosen = found.hidden_states[-count:]
-        return [self.norm(x) if norm else x for x in chosen]
+        if grid != self.grid and resize == "recompute":
+            raise ValueError(
+                "the positions of this model can only be interpolated to another size: choose "
+                "resize=interpolate"
+            )
+        found = self.hidden(self.normalise(images), count, other_size=grid != self.grid)
+        return [self.norm(x) if norm else x for x in found]
 
     @torch.inference_mode()
     def features(self, images: Tensor, *, layers: int = 1, resize: Resize = "recompute") -> Tensor:
@@ -135,12 +129,112 @@ class Baseline(Encoder):
         return first if self.pool == "class" else torch.cat([mean, first], dim=2)
 
 
+class TransformersModel(Baseline):
+    def __init__(
+        self, transformers: str, config: dict[str, Any], pool: Pool, mean: Any, std: Any
+    ) -> None:
+        model = _make(transformers, config)
+        size, patch = model.config.image_size, model.config.patch_size
+        height, width = (size, size) if isinstance(size, int) else size
+        super().__init__(
+            model,
+            dim=model.config.hidden_size,
+            grid=(height // patch, width // patch),
+            patch_size=patch,
+            pool=pool,
+            mean=mean,
+            std=std,
+            made_of={"transformers": transformers, "config": config},
+        )
+        # Under our names, and before the model's, so that fine-tuning knows its layers.
+        self.patch_embed = model.embeddings.patch_embeddings
+        self.blocks = model.layers if hasattr(model, "layers") else model.encoder.layer
+        self.norm = model.layernorm
+        self._modules["model"] = self._modules.pop("model")
+        known = inspect.signature(type(model).forward).parameters
+        self._takes_sizes, self._takes_noise = (
+            name in known for name in ("interpolate_pos_encoding", "noise")
+        )
+
+    def hidden(self, images: Tensor, count: int, *, other_size: bool) -> list[Tensor]:
+        interpolate = other_size and self._takes_sizes
+        options: dict[str, Any] = {"interpolate_pos_encoding": True} if interpolate else {}
+        if self._takes_noise:  # by which MAE orders the patches that it keeps, here all
+            rows, columns = (side // self.patch_size for side in images.shape[-2:])
+            order = torch.arange(rows * columns, device=images.device, dtype=torch.float32)
+            options["noise"] = order.expand(len(images), -1)
+        found = self.model(images, output_hidden_states=True, **options)
+        return list(found.hidden_states[-count:])
+
+
+class TimmModel(Baseline):
+    def __init__(self, timm: str, arguments: dict[str, Any], pool: Pool, mean: Any, std: Any):
+        library = timm_here()
+        if library is None:
+            raise ValueError(
+                "timm cannot be imported here: it needs a torchvision that goes with this torch"
+            )
+        model = library.create_model(timm, num_classes=0, dynamic_img_size=True, **arguments)
+        patch = model.patch_embed.patch_size[0]
+        super().__init__(
+            model,
+            dim=model.embed_dim,
+            grid=tuple(model.patch_embed.grid_size),
+            patch_size=patch,
+            pool=pool,
+            mean=mean,
+            std=std,
+            made_of={"timm": timm, "arguments": arguments},
+        )
+        self.patch_embed, self.blocks, self.norm = model.patch_embed, model.blocks, model.norm
+        self._modules["model"] = self._modules.pop("model")
+
+    def hidden(self, images: Tensor, count: int, *, other_size: bool) -> list[Tensor]:
+        del other_size  # it interpolates where it has to
+        found = self.model.forward_intermediates(
+            images,
+            indices=count,
+            return_prefix_tokens=True,
+            norm=False,
+            output_fmt="NLC",
+            intermediates_only=True,
+        )
+        return [torch.cat([before, patches], dim=1) for patches, before in found]
+
+
 def import_baseline(source: Path, out: Path, pool: Pool, which: Which | None = None) -> Account:
-    """Makes a run folder of a model folder; the classes of transformers do the rest."""
+    """Makes a run folder of a model folder; the library that it is of does the rest."""
     if pool not in get_args(Pool):
         raise ValueError(f"pool={pool!r}: choose one of {', '.join(get_args(Pool))}")
     check_empty(out)
-    kind = read_config(source).get("model_type")
+    config = read_config(source)
+    if "architecture" in config:
+        model, left_out = _of_timm(source, config, pool)
+        name = config["architecture"]
+    else:
+        model, left_out = _of_transformers(source, config.get("model_type"), pool)
+        name = CLASSES[config["model_type"]]
+    if pool != "mean":
+        height, width = (side * model.patch_size for side in model.grid)
+        model.eval().features(torch.zeros(1, model.in_channels, height, width))  # has the token?
+    described = {
+        "architecture": model.architecture,
+        "encoder": which or ("context" if config.get("model_type") == "ijepa" else "target"),
+        "imported": {"sha256": digest_of(source), "layout": "wrapped", "file": source.name},
+    }
+    weights = model.model.state_dict()
+    with fresh_folder(out) as folder:
+        checkpoint.write_weights(folder / WEIGHTS, weights)
+        checkpoint.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n")
+    return Account(
+        keys={"model": len(weights)},
+        used={"model": []},
+        left_out=dict.fromkeys(sorted(left_out), f"not of {name}"),
+        notes=[f"{name}, wrapped; an image is its {_POOLS[pool]}"],
+    )
+
+
+def _of_transformers(source: Path, kind: Any, pool: Pool) -> tuple[Baseline, list[str]]:
     if kind not in CLASSES:
         raise ValueError(f"{source} is of model_type {kind}: expected one of {', '.join(CLASSES)}")
     transformers = need("transformers", "hf")
@@ -157,26 +251,23 @@ def import_baseline(source: Path, out: Path, pool: Pool, which: Which | None = N
         )
     mean, std = statistics_of(source, found.config.num_channels)
     config = json.loads(found.config.to_json_string(use_diff=False))
-    model = Baseline(CLASSES[kind], config, pool, mean, std)
-    weights = found.state_dict()
-    model.model.load_state_dict(weights)
-    if pool != "mean":
-        height, width = (side * model.patch_size for side in model.grid)
-        model.eval().features(torch.zeros(1, model.in_channels, height, width))  # has the token?
-    described = {
-        "architecture": model.architecture,
-        "encoder": which or ("context" if kind == "ijepa" else "target"),
-        "imported": {"sha256": digest_of(source), "layout": "transformers", "file": source.name},
-    }
-    with fresh_folder(out) as folder:
-        checkpoint.write_weights(folder / WEIGHTS, weights)
-        checkpoint.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n")
-    return Account(
-        keys={"model": len(weights)},
-        used={"model": []},
-        left_out=dict.fromkeys(sorted(told["unexpected_keys"]), f"not of {CLASSES[kind]}"),
-        notes=[f"{CLASSES[kind]} of transformers, wrapped; an image is its {_POOLS[pool]}"],
-    )
+    model = TransformersModel(CLASSES[kind], config, pool, mean, std)
+    model.model.load_state_dict(found.state_dict())
+    return model, list(told["unexpected_keys"])
+
+
+def _of_timm(source: Path, config: dict[str, Any], pool: Pool) -> tuple[Baseline, list[str]]:
+    arguments, said = config.get("model_args", {}), config.get("pretrained_cfg")
+    mean, std = statistics_of(source, arguments.get("in_chans", 3), said)
+    model = TimmModel(config["architecture"], arguments, pool, mean, std)
+    weights = checkpoint.read_weights(source / SINGLE)
+    heads = [name for name in weights if name.startswith("head.")]
+    try:
+        model.model.load_state_dict({k: v for k, v in weights.items() if k not in heads})
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"{source} does not fit {config['architecture']}: {reason}") from None
+    return model, heads
 
 
 _POOLS = {"mean": "mean patch token", "class": "class token", "both": "mean patch and class token"}
@@ -186,14 +277,16 @@ def load_baseline(run: Path, which: Which) -> Baseline | None:
     """The baseline in a run folder; None where there is an encoder of ours."""
     try:
         described = json.loads((run / DESCRIPTION).read_text())
-        if "transformers" not in described["architecture"]:
+        architecture = described["architecture"]
+        if "pool" not in architecture:
             return None
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if described["encoder"] != which:
         held = described["encoder"]
         raise ValueError(f"{run} holds one encoder, the {held} encoder: ask for that")
-    model = Baseline(**described["architecture"])
+    kind = TimmModel if "timm" in architecture else TransformersModel
+    model: Baseline = kind(**architecture)
     model.model.load_state_dict(checkpoint.read_weights(run / WEIGHTS))
     return model.eval().requires_grad_(False)
 

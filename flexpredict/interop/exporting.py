@@ -13,7 +13,7 @@ from flexpredict.config import read_settings
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import WEIGHTS, Which, load_encoder
 from flexpredict.interop.card import card
-from flexpredict.interop.extras import need
+from flexpredict.interop.extras import need, timm_here
 from flexpredict.interop.files import CONFIG, ENCODERS, OWN, PREPROCESSING, SINGLE, read_foreign
 from flexpredict.interop.folders import fresh_folder
 from flexpredict.interop.graph import Output, run_graph, write_graph
@@ -194,9 +194,8 @@ def _timm(asked: _Asked) -> _Both | None:
     }
     checkpoint.write_weights(folder / SINGLE, encoder.state_dict(), {"format": "pt"})
     _write_json(folder / CONFIG, config)
-    try:
-        import timm
-    except Exception:  # beside a torch without GPUs, torchvision fails in ways of its own
+    timm = timm_here()
+    if timm is None:
         return None
     model = timm.create_model("vit_base_patch16_224", num_classes=0, **arguments).eval()
     model.load_state_dict(checkpoint.read_weights(folder / SINGLE))

@@ -13,3 +13,11 @@ def need(module: str, extra: str) -> Any:
             f"{module} cannot be imported ({error}): install it with pip install "
             f"'flexpredict[{extra}]'"
         ) from None
+
+
+def timm_here() -> Any | None:
+    """timm, where it can be imported: beside a torch without GPUs its torchvision cannot."""
+    try:
+        return import_module("timm")
+    except Exception:  # torchvision fails in ways of its own
+        return None

@@ -1,13 +1,16 @@
 """Models of transformers under our evaluations."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import miniatures
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import flexpredict as fp
+from flexpredict.interop import extras
 from flexpredict.interop.baselines import CLASSES
 
 transformers = pytest.importorskip("transformers")
@@ -81,7 +84,7 @@ def test_baseline__evaluations(tmp_path: Path) -> None:
     folder, _ = _folder("vit", tmp_path)
     run = tmp_path / "run"
     fp.import_weights(folder, run, pool="both")
-    with pytest.raises(ValueError, match="model of transformers, which can be evaluated only"):
+    with pytest.raises(ValueError, match="a wrapped model, which can be evaluated only"):
         fp.export(run, tmp_path / "out", "onnx")
     assert fp.knn(run, neighbours=3, **on).result["accuracy"] > 50
     assert fp.probe(run, epochs=2, **on).method == "probe"
@@ -93,6 +96,37 @@ def test_baseline__evaluations(tmp_path: Path) -> None:
     names = dict(Classifier(found, 3).named_parameters())
     layers = {layer_of(name, 2) for name in names}
     assert layers == {0, 1, 2, 3}
+
+
+@torch.inference_mode()
+def test_baseline__of_timm(tmp_path: Path) -> None:
+    """A model with a class token, which is no encoder of ours."""
+    arguments = {
+        "img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4,
+    }  # fmt: skip
+    config = {"architecture": "vit_tiny_patch16_224", "model_args": arguments}
+    folder = tmp_path / "timm"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    timm = extras.timm_here()
+    if timm is None:
+        with pytest.raises(ValueError, match="timm cannot be imported here"):
+            fp.import_weights(folder, tmp_path / "run", pool="class")
+        pytest.skip("outputs were not compared: timm cannot be imported here")
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=0, **arguments).eval()
+    save_file(model.state_dict(), folder / "model.safetensors")
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    tokens = model.forward_features(images)
+    wanted = {"mean": tokens[:, 1:].mean(1), "class": tokens[:, 0]}
+    for pool in ("mean", "class"):
+        fp.import_weights(folder, tmp_path / f"run-{pool}", pool=pool)
+        found = fp.load(tmp_path / f"run-{pool}")
+        torch.testing.assert_close(found.features(images), wanted[pool], rtol=0, atol=1e-5)
+        assert found.features(images, layers=2).shape == (3, 64)
+    assert found.feature_maps(torch.randn(1, 3, 32, 48), resize="interpolate")[0].shape[2:] == (
+        4,
+        6,
+    )
 
 
 def test_baseline__refusals(tmp_path: Path) -> None:
