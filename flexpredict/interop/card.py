@@ -33,12 +33,13 @@ session = onnxruntime.InferenceSession("{folder}/encoder.onnx")
 }
 
 
-def card(run: Path, encoder: Encoder, which: str, to: str, licence: str | None, parity: str) -> str:
-    """Markdown with the header that hubs read."""
+def card(
+    run: Path, name: str, encoder: Encoder, which: str, to: str, licence: str | None, parity: str
+) -> str:
+    """Markdown with the header that hubs read; name: of the exported folder."""
     described = json.loads((run / DESCRIPTION).read_text())
     config = run / "config.yaml"
     settings = read_settings(config) if config.is_file() else None
-    name = run.resolve().name
     height, width = (side * encoder.patch_size for side in encoder.grid)
     shape = encoder.architecture
     library = {"huggingface": "transformers", "timm": "timm"}.get(to, "flexpredict")
@@ -52,7 +53,7 @@ def card(run: Path, encoder: Encoder, which: str, to: str, licence: str | None, 
         f"image is the mean of its patch tokens after the final norm.\n",
         f"```\n{_USE[to].format(folder=name)}```\n",
         *_origin(described, settings),
-        *_recipe(settings),
+        *_recipe(settings, imported=described.get("imported", {}).get("layout") == "released"),
         *_curve(run),
         *_evaluations(run),
         "## Licence\n",
@@ -72,16 +73,17 @@ def _origin(described: Mapping[str, Any], settings: Settings | None) -> list[str
     return ["## Data\n", f"Images: {data}. No labels were used.\n"]
 
 
-def _recipe(settings: Settings | None) -> list[str]:
+def _recipe(settings: Settings | None, *, imported: bool) -> list[str]:
     if settings is None:
         return []
-    usual = {name: field.default for name, field in Settings.model_fields.items()}
+    usual = Settings().model_dump(mode="json")
+    unsure = " The imported file does not tell them: they are the recipe's." if imported else ""
     chosen = settings.model_dump(mode="json")
     rows = [(name, value) for name, value in chosen.items() if value != usual[name]]
     text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in rows)
     return [
         "## Recipe\n",
-        f"Settings other than FlexPredict's defaults (digest {settings.digest()}):\n",
+        f"Settings other than FlexPredict's defaults (digest {settings.digest()}).{unsure}\n",
         f"```yaml\n{text}```\n",
     ]
 

@@ -78,7 +78,7 @@ def export(
                     f"more than {TOLERANCES[to] * scale:.3g}: it was not kept"
                 )
             checked = f"Largest difference to FlexPredict: {difference:.3g} {where}."
-        text = card(run, encoder, which, to, licence, checked)
+        text = card(run, out.resolve().name, encoder, which, to, licence, checked)
         checkpoint.write_text(folder / "README.md", text)
     files = sorted(path.name for path in out.iterdir())
     return Exported(out, files, difference, TOLERANCES[to], checked)

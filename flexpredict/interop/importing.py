@@ -301,7 +301,7 @@ def _account_for_facts(foreign: Foreign, account: Account) -> None:
     said = {name: foreign.facts[name] for name in sorted(_KNOWN_FACTS & foreign.facts.keys())}
     if said:
         text = ", ".join(
-            f"{name} {value if isinstance(value, int | float | str) else type(value).__name__}"
+            f"{name} {'a state' if isinstance(value, Mapping) else str(value).lower()}"
             for name, value in said.items()
         )
         account.notes.append(f"also in the file: {text}")
