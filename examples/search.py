@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> list[str]:
     parser.add_argument("--count", type=int, default=5)
     given = parser.parse_args(arguments)
     found = fp.features(given.run, given.photos)  # cached: the second search is quick
-    # Untrained directions are shared by all images: without their mean, likeness tells more.
+    # What all images share tells nothing: without it, likeness tells more.
     features = found.features - found.features.mean(0)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     names = [str(Path(name)) for name in found.names]
