@@ -1,18 +1,25 @@
 """Settings in, modules out: the only place where settings meet model and data."""
 
+import json
+import math
+from pathlib import Path
+
 import torch
+from torch import Tensor, nn
 
 from flexpredict.config import Settings
 from flexpredict.data.loader import Batches, Beside, Order
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Source
+from flexpredict.engine import checkpoint
+from flexpredict.engine.encoders import DESCRIPTION, Which, load_encoder
 from flexpredict.engine.estimate import Lengths, Workload, workload
 from flexpredict.engine.optim import Schedule
 from flexpredict.model.covariances import Covariance
 from flexpredict.model.masking import Blocks, EvenMasks, Grid, MaskSampler, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions
 from flexpredict.model.predictor import Predictor
-from flexpredict.model.vit import Encoder, create_encoder, shape_of
+from flexpredict.model.vit import Encoder, create_encoder, is_sincos, shape_of
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 
@@ -94,6 +101,59 @@ def _covariance(settings: Settings) -> Covariance:
             return "projected"
         case beyond:
             return beyond
+
+
+def start_from(objective: IJepa | Mae, run: Path, *, predictor: bool = True) -> str:
+    """Gives an objective the weights of a run as its first ones; says which these are.
+
+    A run with one encoder gives it to both. Tables of sin-cos positions stay those of this size.
+    """
+    if not (run / DESCRIPTION).is_file():
+        raise ValueError(f"init={run} is no run: expected a folder with {DESCRIPTION}")
+    newest = checkpoint.newest(run)
+    if newest is None:
+        which: Which = json.loads((run / DESCRIPTION).read_text()).get("encoder", "target")
+        one = load_encoder(run, which).state_dict()
+        stored = {f"encoder.{name}": value for name, value in one.items()}
+    else:
+        stored = checkpoint.read_weights(newest / checkpoint.MODEL)
+    used = []
+    for part, module in objective.named_children():
+        if part == "predictor" and not predictor:
+            continue
+        has = any(name.startswith(f"{part}.") for name in stored)
+        source = "encoder" if part == "target_encoder" and not has else part
+        weights = {
+            name.removeprefix(f"{source}."): value
+            for name, value in stored.items()
+            if name.startswith(f"{source}.")
+        }
+        if weights:
+            _load_first(module, weights, f"init={run}: its {source}")
+            used.append(part)
+    new = "" if "predictor" in used else "; the predictor is new"
+    return f"first weights are those of {run}: {', '.join(used)}{new}"
+
+
+def _load_first(module: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
+    mine = module.state_dict()
+    for name, value in weights.items():
+        if name not in mine or mine[name].shape == value.shape:
+            continue
+        side = math.isqrt(value.shape[1]) if name.endswith("pos_embed") else 0
+        if side and side**2 == value.shape[1] and is_sincos(value, (side, side)):
+            weights[name] = mine[name]
+        else:
+            raise ValueError(
+                f"{origin} has {name} of {tuple(value.shape)}, not {tuple(mine[name].shape)}: "
+                f"choose the same model, or for a predictor init_predictor=false"
+            )
+    if odd := sorted(mine.keys() ^ weights.keys()):
+        raise ValueError(
+            f"{origin} does not fit, {odd[0]} is only on one side: choose the same model, or for a "
+            f"predictor init_predictor=false"
+        )
+    module.load_state_dict(weights)
 
 
 def build_sampler(settings: Settings, grid: Grid) -> MaskSampler:

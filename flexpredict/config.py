@@ -40,7 +40,7 @@ WITHOUT_EFFECT = frozenset(
 )
 
 # Settings that are younger than some runs: where nobody uses them, those runs keep their digest.
-_YOUNGER = frozenset({"noise_rank", "noise_std_final"})
+_YOUNGER = frozenset({"init", "init_predictor", "noise_rank", "noise_std_final"})
 
 
 class Settings(BaseModel):
@@ -63,6 +63,8 @@ class Settings(BaseModel):
     predictor_depth: Positive | None = None
     predictor_heads: Positive | None = None  # None: as many as the encoder
     depth_scaled_init: bool = False
+    init: str | None = None  # a run folder, imported or not, whose weights are the first ones
+    init_predictor: bool = True  # its predictor too, where it has one
 
     # From `diagonal` on: noise beyond the paper (docs/beyond.md).
     positions: Literal[
@@ -296,7 +298,7 @@ def _check_names(values: Iterable[str], origin: str) -> None:
 
 def _typed(key: str, value: Any) -> Any:
     """What a person means: YAML reads 1e-3 as a string and a folder called 2024 as a number."""
-    if key in ("data", "model"):
+    if key in ("data", "model", "init"):
         return None if value is None else str(value)
     if isinstance(value, str):
         try:

@@ -109,7 +109,10 @@ def test_recipes__listed_and_printed(command: Command) -> None:
     assert json.loads(text)["patch_size"] == 14
 
 
-@pytest.mark.parametrize("name", [typed.callback.__name__ for typed in cli.app.registered_commands])
+@pytest.mark.parametrize(
+    "name",
+    [one.name or one.callback.__name__ for one in cli.app.registered_commands if not one.hidden],
+)
 def test_help__shows_an_example(name: str, command: Command) -> None:
     code, text, _ = command(name, "--help")
     assert code == 0

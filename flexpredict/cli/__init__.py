@@ -6,7 +6,16 @@ Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signa
 import os
 import sys
 
-from flexpredict.cli import bench, data, evaluation, health, pretraining, reporting, studying
+from flexpredict.cli import (
+    bench,
+    data,
+    evaluation,
+    exchange,
+    health,
+    pretraining,
+    reporting,
+    studying,
+)
 from flexpredict.cli.shared import app, is_main
 from flexpredict.train.loop import Interrupted
 
@@ -15,6 +24,7 @@ __all__ = [
     "bench",
     "data",
     "evaluation",
+    "exchange",
     "health",
     "main",
     "pretraining",

@@ -22,6 +22,9 @@ def pretrain(
     out: Annotated[Path, typer.Option(help="The run folder to write.")] = Path("run"),
     recipe: Annotated[str | None, typer.Option(help="A recipe: see `flexpredict recipes`.")] = None,
     model: Annotated[str | None, typer.Option(help="vit_tiny, vit_small, vit_base, …")] = None,
+    init: Annotated[
+        Path | None, typer.Option(help="A run folder whose weights are the first ones.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting.")
     ] = None,
@@ -41,6 +44,8 @@ def pretrain(
     data = str(named) if data is None and named is not None else data
     if model is not None:
         values["model"] = model
+    if init is not None:
+        values["init"] = str(init)
     result = flexpredict.pretrain(
         data, out, recipe=recipe, resume=resume, device=device, track=track, **values
     )

@@ -35,6 +35,19 @@ def save(
     keep: int = 2,
 ) -> Path:
     """Writes the state after `step` steps, points `latest` at it and removes the oldest ones."""
+    return write(run, step, model.state_dict(), _flatten(model, optimizer), state, keep=keep)
+
+
+def write(
+    run: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    slots: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 2,
+) -> Path:
+    """The same, of tensors by name; slots are the optimiser's."""
     folder = run / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
@@ -42,8 +55,8 @@ def save(
         shutil.rmtree(left_over)
     temporary = folder / f".{final.name}.{os.getpid()}"
     temporary.mkdir()
-    _write_tensors(model.state_dict(), temporary / MODEL)
-    _write_tensors(_flatten(model, optimizer), temporary / OPTIMIZER)
+    _write_tensors(weights, temporary / MODEL)
+    _write_tensors(slots, temporary / OPTIMIZER)
     (temporary / STATE).write_text(json.dumps({"step": step, **state}))
     _sync(temporary)
     if final.exists():
@@ -92,9 +105,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
-def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+def write_weights(
+    path: Path, weights: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    _write_tensors(weights, temporary)
+    _write_tensors(weights, temporary, metadata)
     temporary.replace(path)
 
 
@@ -104,8 +119,11 @@ def write_text(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _write_tensors(state: Mapping[str, Tensor], path: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, path)
+def _write_tensors(
+    state: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    save_file(tensors, path, dict(metadata) if metadata else None)
     path.chmod(0o644)  # safetensors leaves files that nobody else may read
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from flexpredict.engine import checkpoint
-from flexpredict.model.vit import Encoder
+from flexpredict.model.vit import Encoder, is_sincos
 
 WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
 Which = Literal["target", "context"]
@@ -35,10 +35,14 @@ def load_encoder(path: Path, which: Which = "target") -> Encoder:
     if not (run / DESCRIPTION).is_file():
         raise ValueError(f"{path} is no run: expected a folder with {DESCRIPTION}")
     try:
-        encoder = Encoder(**json.loads((run / DESCRIPTION).read_text())["architecture"])
+        described = json.loads((run / DESCRIPTION).read_text())
+        if "pool" in described["architecture"]:
+            raise ValueError("it is a wrapped model, which can be evaluated only")
+        encoder = Encoder(**described["architecture"])
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(f"{run / DESCRIPTION} does not describe an encoder: {error}") from None
-    encoder.load_state_dict(_weights(run, which))
+    encoder.load_state_dict(_weights(run, which, described.get("encoder", "target")))
+    encoder.sincos = is_sincos(encoder.pos_embed, encoder.grid)
     return encoder.eval().requires_grad_(False)
 
 
@@ -51,11 +55,13 @@ def encoder_digest(encoder: Encoder) -> str:
     return digest.hexdigest()
 
 
-def _weights(run: Path, which: Which) -> dict[str, Any]:
-    if which == "target" and (run / WEIGHTS).is_file():
+def _weights(run: Path, which: Which, finished: Which) -> dict[str, Any]:
+    if which == finished and (run / WEIGHTS).is_file():
         return checkpoint.read_weights(run / WEIGHTS)
     newest = checkpoint.newest(run)
     if newest is None:
+        if (run / WEIGHTS).is_file():
+            raise ValueError(f"{run} holds one encoder, the {finished} encoder: ask for that")
         raise ValueError(f"{run} has no checkpoint yet: nothing to load the {which} encoder from")
     weights = checkpoint.read_weights(newest / checkpoint.MODEL)
     follows = any(name.startswith("target_encoder.") for name in weights)

@@ -1,7 +1,7 @@
 """The encoder: a Vision Transformer without a class token, with the parameter names of timm."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +95,7 @@ class Encoder(nn.Module):
                 f"not {len(mean)} and {len(std)}: set mean and std"
             )
         # All it takes to make this encoder again: Encoder(**architecture).
-        self.architecture = {
+        self.architecture: dict[str, Any] = {
             "dim": dim,
             "depth": depth,
             "heads": heads,
@@ -111,6 +111,7 @@ class Encoder(nn.Module):
         self.patch_size = patch_size
         self.in_channels = in_channels
         self.checkpointing = False
+        self.sincos = True  # the table is sin-cos; one that was imported may not be
         self.patch_embed = PatchEmbed(patch_size, in_channels, dim)
         table = sincos_positions(*self.grid, dim, dtype=torch.float32)
         self.pos_embed = nn.Parameter(table[None], requires_grad=False)
@@ -210,15 +211,31 @@ class Encoder(nn.Module):
         if grid == self.grid:
             return self.pos_embed
         if resize == "recompute":
+            if not self.sincos:
+                raise ValueError(
+                    "the encoder's positions are not sin-cos, so none can be computed for another "
+                    "size: choose resize=interpolate"
+                )
             return sincos_positions(*grid, self.dim, dtype=self.pos_embed.dtype).to(
                 self.pos_embed.device
             )[None]
-        table = self.pos_embed.transpose(1, 2).unflatten(2, self.grid)
-        table = F.interpolate(table, size=grid, mode="bicubic", align_corners=False)
-        return table.flatten(2).transpose(1, 2)
+        return interpolate_positions(self.pos_embed, self.grid, grid)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.checkpointing = enable
+
+
+def interpolate_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """A position table (1, N, D) of one grid for another, bicubic."""
+    table = table.transpose(1, 2).unflatten(2, old)
+    table = F.interpolate(table, size=new, mode="bicubic", align_corners=False)
+    return table.flatten(2).transpose(1, 2)
+
+
+def is_sincos(table: Tensor, grid: tuple[int, int]) -> bool:
+    """Whether a table (1, N, D) is the sin-cos one, be it stored in float16."""
+    true = sincos_positions(*grid, table.shape[-1], dtype=torch.float32)
+    return bool((table[0].float().cpu() - true).abs().max() < 2e-3)
 
 
 def create_encoder(

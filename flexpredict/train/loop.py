@@ -72,6 +72,10 @@ def train(
     """
     device = ranks.device
     objective = build.build_objective(settings)
+    first_weights = None
+    if settings.init is not None and not (resume and checkpoint.newest(run)):
+        init = Path(settings.init)
+        first_weights = build.start_from(objective, init, predictor=settings.init_predictor)
     sampler = build.build_sampler(settings, objective.encoder.grid)
     chunks = Chunks(sampler, settings.seed, settings.chunk_size, settings.accumulate)
     batches = build.build_batches(settings, source, ranks.rank, ranks.world, beside=chunks)
@@ -87,6 +91,11 @@ def train(
     scaler = compute.scaler
     state = checkpoint.restore(run, objective, optimizer) if resume else None
     first = state["step"] if state else 0
+    if state and state.get("imported"):
+        raise ValueError(
+            f"{run} was imported and has no run to resume: start one from it with --init {run} and "
+            f"another --out"
+        )
     if state and state["images"] != len(source):
         raise ValueError(
             f"{run} was started on {state['images']} images, not {len(source)}: resume it on the "
@@ -114,6 +123,7 @@ def train(
     if show and ranks.is_main:
         for line in (
             *_announce(settings, schedule, source, compute.dtype, ranks),
+            *([first_weights] if first_weights else []),
             *forecast(settings, objective, sampler, schedule.steps - first, ranks),
         ):
             say(line)

@@ -1,0 +1,56 @@
+"""Exported folders to and from the Hugging Face hub, or any folder of one's own."""
+
+import shutil
+from pathlib import Path
+
+from flexpredict.interop.extras import need
+from flexpredict.interop.folders import check_empty, fresh_folder
+
+_FILES = ["*.json", "*.safetensors", "*.md", "*.onnx", "*.onnx.data", "*.pth.tar"]
+
+
+def push(folder: Path, to: str, *, private: bool = False) -> str:
+    """Uploads what `export` wrote; gives the address. A path (./x, /x, ~/x) is copied to."""
+    if not (folder / "README.md").is_file():
+        raise ValueError(f"{folder} is no exported folder: make one with flexpredict export")
+    if (path := _local(to)) is not None:
+        _copy(folder, path)
+        return str(path)
+    hub = need("huggingface_hub", "hf")
+    try:
+        api = hub.HfApi()
+        api.create_repo(to, private=private, exist_ok=True)
+        return str(api.upload_folder(repo_id=to, folder_path=folder, allow_patterns=_FILES))
+    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+        raise RuntimeError(f"{to} could not be written: {_first_line(error)}") from None
+
+
+def pull(source: str, out: Path, *, revision: str | None = None) -> Path:
+    """Downloads a model folder, weights and descriptions only. A path is copied from."""
+    check_empty(out)
+    if (path := _local(source)) is not None:
+        if not path.is_dir():
+            raise ValueError(f"{source} is no folder: expected one that was exported or pushed")
+        _copy(path, out)
+        return out
+    hub = need("huggingface_hub", "hf")
+    try:
+        hub.snapshot_download(source, revision=revision, local_dir=out, allow_patterns=_FILES)
+    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+        raise RuntimeError(f"{source} could not be fetched: {_first_line(error)}") from None
+    return out
+
+
+def _local(place: str) -> Path | None:
+    """`owner/name` is on the hub; what begins as a path is a path."""
+    path = Path(place).expanduser()
+    return path if place.startswith((".", "~")) or path.is_absolute() else None
+
+
+def _copy(folder: Path, out: Path) -> None:
+    with fresh_folder(out) as new:
+        shutil.copytree(folder, new, dirs_exist_ok=True)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

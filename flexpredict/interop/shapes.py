@@ -1,0 +1,126 @@
+"""What the weights of an encoder tell of it, and what only a name or a config can."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from flexpredict.interop.files import PREPROCESSING, Foreign
+from flexpredict.interop.names import Style, names_of
+from flexpredict.model.vit import IMAGENET_MEAN, IMAGENET_STD, SHAPES, Size
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    style: Style
+    dim: int
+    depth: int
+    hidden: int
+    patch_size: int
+    in_channels: int
+    patches: int
+    heads: int
+    model: str | None  # of ours that it is
+
+    @classmethod
+    def of(cls, foreign: Foreign, part: str, model: str | None) -> "Shape":
+        weights = foreign.parts[part]
+        style = _style(foreign, weights)
+        names = names_of(style, 1)
+        blocks = re.compile(re.escape(names["blocks.0.norm1.weight"][0]).replace("0", r"(\d+)", 1))
+        depth = sum(1 for name in weights if blocks.fullmatch(name))
+        try:
+            patch, table, hidden = (
+                weights[names[name][0]].shape
+                for name in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
+            )
+            dim, channels, patch_size, _ = patch
+            _, patches, _ = table
+        except (KeyError, ValueError):
+            raise ValueError(
+                f"{foreign.path} holds no encoder that we know: its first keys are "
+                f"{', '.join(list(weights)[:3])}; expected those of I-JEPA, timm or Hugging Face"
+            ) from None
+        found = f"{foreign.path} holds an encoder of width {dim}, depth {depth}, MLP {hidden[0]}"
+        known = next(
+            (
+                name
+                for name, one in SHAPES.items()
+                if (one.dim, one.depth, round(one.dim * one.mlp_ratio)) == (dim, depth, hidden[0])
+            ),
+            None,
+        )
+        if model is not None and model != known:
+            if model not in SHAPES:
+                raise ValueError(f"--model {model} is not known: choose one of {', '.join(SHAPES)}")
+            asked = SHAPES[model]
+            raise ValueError(
+                f"{found}, which is {known or 'none of ours'}: --model {model} is of width "
+                f"{asked.dim} and depth {asked.depth}"
+            )
+        heads = _heads(foreign.config) or (SHAPES[known].heads if known else None)
+        if heads is None:
+            raise ValueError(
+                f"{found}, which is none of {', '.join(SHAPES)}: weights do not tell the number "
+                f"of attention heads, so only a folder with a config.json can be imported"
+            )
+        return cls(style, dim, depth, hidden[0], patch_size, channels, patches, heads, known)
+
+
+def _style(foreign: Foreign, weights: Mapping[str, Tensor]) -> Style:
+    if foreign.layout != "huggingface":
+        return "original"
+    _check_hugging_face(foreign)
+    return (
+        "huggingface"
+        if any(name.startswith("encoder.layer.") for name in weights)
+        else "huggingface-module"
+    )
+
+
+def _check_hugging_face(foreign: Foreign) -> None:
+    wanted = {"model_type": "ijepa", "hidden_act": "gelu", "layer_norm_eps": 1e-6, "qkv_bias": True}
+    for key, value in wanted.items():
+        if foreign.config and foreign.config.get(key, value) != value:
+            raise ValueError(
+                f"{foreign.path} has {key}={foreign.config[key]}, expected {value}: import it as "
+                f"it is, wrapped, with --pool mean"
+            )
+
+
+def _heads(config: Mapping[str, Any]) -> int | None:
+    found = config.get("num_attention_heads") or config.get("model_args", {}).get("num_heads")
+    return None if found is None else int(found)
+
+
+def statistics_of(
+    folder: Path, channels: int, said: Mapping[str, Any] | None = None
+) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of the channels: as said, as the folder says, or as is usual."""
+    path = folder / PREPROCESSING
+    if not said and path.is_file():
+        found = json.loads(path.read_text())
+        said = {"mean": found.get("image_mean"), "std": found.get("image_std")}
+    said, rgb = said or {}, channels == 3
+    mean = said.get("mean") or (IMAGENET_MEAN if rgb else (0.5,) * channels)
+    return list(mean), list(said.get("std") or (IMAGENET_STD if rgb else (0.25,) * channels))
+
+
+def grid_of(shape: Shape, image_size: Size | None) -> tuple[int, int]:
+    """The grid that the weights were trained on."""
+    side = math.isqrt(shape.patches)
+    if side**2 == shape.patches:
+        return side, side
+    if image_size is not None and not isinstance(image_size, int):
+        rows, columns = (length // shape.patch_size for length in image_size)
+        if rows * columns == shape.patches:
+            return rows, columns
+    raise ValueError(
+        f"the weights have {shape.patches} positions, which make no square: say the size they were "
+        f"trained at with --image-size HEIGHTxWIDTH"
+    )
