@@ -27,6 +27,7 @@ class Finding:
 def inspect_weights(foreign: Foreign) -> list[Finding]:
     """Facts in the order of interest, each with what it says about the open questions."""
     parts = foreign.parts
+    ours = foreign.layout == "flexpredict"
     found = [
         Finding("layout", foreign.layout),
         *(Finding(f"keys of {part}", len(weights)) for part, weights in parts.items()),
@@ -37,13 +38,18 @@ def inspect_weights(foreign: Foreign) -> list[Finding]:
     predictor = parts.get("predictor", {})
     if "mask_token" in predictor:
         found += _mask_token(predictor["mask_token"].float())
-        found += _order(predictor)
-    if isinstance(foreign.facts.get("opt"), dict):
+        found += [] if ours else _order(predictor)
+    if isinstance(foreign.facts.get("opt"), dict) and not ours:
         found += _optimiser(foreign)
     if "predictor_embed.weight" in predictor:
         found += _projection(predictor, parts.get("encoder", {}))
     if {"encoder", "target_encoder"} <= parts.keys():
         found += _distance(parts["encoder"], parts["target_encoder"])
+    if ours:  # the questions are about released files; of ours the settings are known
+        return [
+            Finding(one.what, one.value, "" if one.says.startswith("item") else one.says)
+            for one in found
+        ]
     return found
 
 
@@ -95,8 +101,8 @@ def _mask_token(token: Tensor) -> list[Finding]:
     norm, start = float(token.norm()), _INIT * math.sqrt(token.numel())
     untouched = abs(norm - start) < 3 * _INIT / math.sqrt(2)  # the deviation of such a norm
     says = (
-        f"item 2: as at initialisation ({start:.2f}), so never trained: the masked token is "
-        f"ψ + A n + b, form=released"
+        f"item 2: as at initialisation ({start:.2f}), so it seems never to have been trained: the "
+        f"masked token is ψ + A n + b, form=released"
         if untouched
         else f"item 2: away from its initialisation ({start:.2f}), so it was trained"
     )

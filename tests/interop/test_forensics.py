@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import synthetic
 import torch
 from conftest import Command
@@ -24,7 +25,7 @@ def test_inspect__released(tmp_path: Path) -> None:
         assert found["order of keys"].says == (
             "as StoP's code registers them" if stop else "as I-JEPA's code registers them"
         )
-        assert "never trained" in found["norm of mask_token"].says
+        assert "seems never to have been trained" in found["norm of mask_token"].says
         a = content["predictor"]["module.predictor_embed.weight"]
         assert math.isclose(found["norm of A"].value, float(a.norm()), rel_tol=1e-6)
         assert math.isclose(found["eigenvalues of A Aᵀ"].value[0], float(
@@ -51,3 +52,18 @@ def test_inspect__one_encoder(tmp_path: Path) -> None:
     found = {one.what: one.value for one in fp.inspect_weights(tmp_path / "x.pth")}
     assert found["layout"] == "timm"
     assert found["positions"] == [1, 16, 64]
+
+
+def test_inspect__of_our_own_nothing_is_guessed_that_is_known(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
+    fp.pretrain(
+        pictures, tmp_path / "run", model="vit_nano", patch_size=8, image_size=32, steps=2,
+        batch_size=8, device="cpu", workers=0,
+    )  # fmt: skip
+    fp.export(tmp_path / "run", tmp_path / "moved", to="torch")
+    found = {one.what: one for one in fp.inspect_weights(tmp_path / "moved" / "checkpoint.pth.tar")}
+    assert found["layout"].value == "flexpredict"
+    assert not any(one.says.startswith("item") for one in found.values())
+    assert found["norm of mask_token"].says == ""
+    assert "order of keys" not in found
