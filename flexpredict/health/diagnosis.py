@@ -256,10 +256,18 @@ def _movement(lines: Sequence[Line]) -> float | None:
 
 def progress_of(settings: Settings, line: Line) -> float:
     """The share of the run that is done."""
+    steps = steps_of(settings, line)
+    return line["step"] / steps if steps else 0.0
+
+
+def steps_of(settings: Settings, line: Line) -> int | None:
+    """How many steps were asked for; of a run in epochs, by what a line says of its epoch."""
     if settings.steps is not None:
-        return line["step"] / settings.steps
+        return settings.steps
     assert settings.epochs is not None
-    return line["epoch"] / settings.epochs
+    if not line["epoch"]:  # so small a share that it was rounded to nothing
+        return None
+    return max(1, round(settings.epochs * round(line["step"] / line["epoch"])))
 
 
 def holds(condition: Condition, found: Measures, limits: Mapping[str, float]) -> bool:

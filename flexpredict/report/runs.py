@@ -12,7 +12,7 @@ from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import WEIGHTS
 from flexpredict.evaluate.results import read_all
-from flexpredict.health.diagnosis import METRICS, read_metrics
+from flexpredict.health.diagnosis import METRICS, read_metrics, steps_of
 from flexpredict.model.masking import Grid
 from flexpredict.model.predictor import Predictor
 from flexpredict.objective.ijepa import IJepa
@@ -52,11 +52,7 @@ class Run:
     @cached_property
     def steps(self) -> int | None:
         """How many were asked for; None where nobody can know yet."""
-        if self.settings.steps is not None:
-            return self.settings.steps
-        assert self.settings.epochs is not None
-        last = self.metrics[-1]
-        return round(self.settings.epochs * last["step"] / last["epoch"]) if last["epoch"] else None
+        return steps_of(self.settings, self.metrics[-1])
 
     @cached_property
     def checkpoint(self) -> Path:

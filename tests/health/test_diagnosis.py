@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from flexpredict.config import Settings, settings_from
-from flexpredict.health.diagnosis import RULES, diagnose, measure, thresholds
+from flexpredict.health.diagnosis import (
+    RULES,
+    diagnose,
+    measure,
+    progress_of,
+    steps_of,
+    thresholds,
+)
 
 STEPS = 100
 SETTINGS = settings_from({"steps": STEPS})
@@ -150,3 +157,14 @@ def test_docs__have_the_thresholds_of_the_package() -> None:
     for name, value in thresholds().items():
         if name not in ("broken", "gamma_growth", "apart"):  # these ask yes or no
             assert said[name] == f"{value:g}"
+
+
+def test_progress__of_a_run_in_epochs_ends_where_its_steps_end() -> None:
+    """Half an epoch of 7 steps is 4 of them, or 0.571429 epochs; 1.5 epochs are 10."""
+    for epochs, step in ((0.5, 4), (1.5, 10), (3, 21)):
+        settings = settings_from({"epochs": epochs})
+        line = {"step": step, "epoch": round(step / 7, 6)}
+        assert steps_of(settings, line) == step
+        assert progress_of(settings, line) == 1
+        assert progress_of(settings, {"step": 1, "epoch": round(1 / 7, 6)}) == 1 / step
+    assert steps_of(settings, {"step": 1, "epoch": 0.0}) is None
