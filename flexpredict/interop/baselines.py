@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -32,7 +33,7 @@ CLASSES = {
 }
 
 
-class Baseline(Encoder):
+class Baseline(Encoder, ABC):
     """A model of others that takes images and gives features as our encoders do.
 
     pool: what stands for an image: the mean of the patch tokens, the class token, or both, one
@@ -63,9 +64,9 @@ class Baseline(Encoder):
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
+    @abstractmethod
     def hidden(self, images: Tensor, count: int, *, other_size: bool) -> list[Tensor]:
         """All tokens of the last layers before the final norm, those of no patch first."""
-        raise NotImplementedError
 
     def forward(
         self,

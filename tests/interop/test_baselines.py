@@ -1,5 +1,6 @@
 """Models of transformers under our evaluations."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import flexpredict as fp
 from flexpredict.interop import extras
 from flexpredict.interop.baselines import CLASSES
 
-transformers = pytest.importorskip("transformers")
+transformers = importlib.import_module("transformers")
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
     "image_size": 32, "patch_size": 8,

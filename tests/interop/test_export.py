@@ -1,5 +1,6 @@
 """What other tools make of our exports, and we of theirs."""
 
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -40,7 +41,7 @@ def _images(*shape: int) -> torch.Tensor:
 
 @torch.inference_mode()
 def test_export__hugging_face_and_back(run: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = importlib.import_module("transformers")
     found = fp.export(run, tmp_path / "hf", "huggingface")
     assert found.difference is not None
     assert found.difference < 1e-5
@@ -65,7 +66,7 @@ def test_export__hugging_face_and_back(run: Path, tmp_path: Path) -> None:
 @torch.inference_mode()
 def test_import__of_a_hugging_face_model(tmp_path: Path) -> None:
     """The other way round: their weights, their outputs."""
-    transformers = pytest.importorskip("transformers")
+    transformers = importlib.import_module("transformers")
     torch.manual_seed(0)
     config = transformers.IJepaConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
@@ -90,7 +91,7 @@ def test_import__of_a_hugging_face_model(tmp_path: Path) -> None:
 
 def test_export__preprocessing(run: Path, pictures: np.ndarray, tmp_path: Path) -> None:
     """Their image processor, by our file, gives our pixels."""
-    processing = pytest.importorskip("transformers.models.vit.image_processing_pil_vit")
+    processing = importlib.import_module("transformers.models.vit.image_processing_pil_vit")
     fp.export(run, tmp_path / "hf", "huggingface")
     processor = processing.ViTImageProcessorPil.from_pretrained(tmp_path / "hf")
     theirs = processor(images=list(pictures[:3]), return_tensors="pt")["pixel_values"]
@@ -99,7 +100,7 @@ def test_export__preprocessing(run: Path, pictures: np.ndarray, tmp_path: Path) 
 
 
 def test_export__onnx(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+    importlib.import_module("onnxruntime")
     found = fp.export(run, tmp_path / "onnx", "onnx")
     assert found.files == ["README.md", "encoder.onnx", "preprocessor_config.json"]
     assert found.difference is not None
@@ -114,7 +115,7 @@ def test_export__onnx(run: Path, tmp_path: Path) -> None:
 def test_graph__any_size(
     output: Any, size: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("onnxruntime")
+    importlib.import_module("onnxruntime")
     if output == "maps":  # as of weights that one file cannot hold
         monkeypatch.setattr(graph, "_MOST_BYTES", 0)
     torch.manual_seed(0)
@@ -206,7 +207,7 @@ def test_export__card(run: Path, tmp_path: Path, command: Command) -> None:
 def test_export__that_differs_is_not_kept(
     run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("transformers")
+    importlib.import_module("transformers")
     rename = exporting.to_hugging_face
 
     def wrong(weights: Any, depth: int) -> Any:

@@ -1,5 +1,6 @@
 """Folders to and from the hub, or a folder of one's own; nothing here goes out to the network."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_push_pull__a_folder_of_ones_own(exported: Path, tmp_path: Path, command
 def test_push_pull__the_hub(
     exported: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub = pytest.importorskip("huggingface_hub")
+    hub = importlib.import_module("huggingface_hub")
     seen: dict[str, Any] = {}
 
     class Api:
