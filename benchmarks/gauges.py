@@ -1,16 +1,15 @@
-"""What gauges cost: the time of a step with them over the time without, in the same run.
+"""What gauges cost: the time of a gauging period with them over the time without, in turn.
 
     python benchmarks/gauges.py [--device cuda] [RECIPE …]
 
-With gauges means: masks are counted at every step, and at every `gauge_every`-th all gauges are
-computed and a run of 100 gauged lines is judged.
+A period is `gauge_every` steps. With gauges means: masks are counted at every step, and at the end
+all gauges are computed and a run of 100 gauged lines is judged.
 """
 
 import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,21 +24,7 @@ from flexpredict.train.gauges import Coverage, Gauges
 from flexpredict.train.step import step_of
 
 RECIPES = {"cpu": ["demo"], "cuda": ["demo", "small/stop-vit-t8-64", "paper/stop-vit-b16"]}
-SECONDS, LEAST = 4.0, 12  # of one measurement, and how many are made at least
-LINES = 100
-
-
-def clock(work: Callable[[], object], device: torch.device) -> float:
-    """Median seconds, the device waited for; the first three do not count."""
-    spent: list[float] = []
-    end = time.perf_counter() + SECONDS
-    while len(spent) < LEAST or time.perf_counter() < end:
-        start = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent[3:])
+PAIRS, LINES = 8, 100
 
 
 def measure(recipe: str, device: torch.device) -> None:
@@ -53,23 +38,35 @@ def measure(recipe: str, device: torch.device) -> None:
     images = torch.from_numpy(pictures[:count]).permute(0, 3, 1, 2).contiguous().to(device)
     plans = [chunks(0, place * count, count) for place in range(8)]
     turns = itertools.cycle(plans)
-
-    def train() -> None:
-        views = [chunks.views(part, device) for part in next(turns)]
-        step(images, views, 0.99)
-
     gauges = Gauges(settings, MemorySource(pictures), chunks, objective, step)
     coverage = Coverage(sampler.grid)
-    alone = clock(train, device)
-    counting = clock(lambda: [coverage.add(part) for part in plans[0]], device)
-    gauging = clock(gauges, device)
-    line = {"step": 1, "epoch": 0.0, "loss": 1.0, "norm_A": 1.0, "norm_gamma": 1.0} | gauges()
-    judging = clock(lambda: diagnose(settings, [line] * LINES), device)
-    cost = counting + (gauging + judging) / settings.gauge_every
+    known = {"step": 1, "epoch": 0.0, "loss": 1.0, "norm_A": 1.0, "norm_gamma": 1.0}
+
+    def period(steps: int, *, gauged: bool) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            planned = next(turns)
+            step(images, [chunks.views(part, device) for part in planned], 0.99)
+            if gauged:
+                for part in planned:
+                    coverage.add(part)
+        if gauged:
+            diagnose(settings, [known | gauges()] * LINES)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    for _ in range(3):  # compiles and captures
+        period(3, gauged=True)
+    ratios, alone = [], 0.0
+    for _ in range(PAIRS):
+        alone = period(settings.gauge_every, gauged=False)
+        ratios.append(period(settings.gauge_every, gauged=True) / alone)
+    mean, spread = statistics.mean(ratios), statistics.stdev(ratios)
     print(
-        f"{recipe}, {device.type}: step {alone * 1e3:.2f} ms, counting masks {counting * 1e3:.3f}, "
-        f"gauges {gauging * 1e3:.2f} every {settings.gauge_every} steps, judging "
-        f"{judging * 1e3:.2f}: with over without {1 + cost / alone:.4f}"
+        f"{recipe}, {device.type}: step {alone / settings.gauge_every * 1e3:.2f} ms, gauges every "
+        f"{settings.gauge_every}: with over without {mean:.4f} ± {spread / PAIRS**0.5:.4f}",
+        flush=True,
     )
 
 

@@ -2,18 +2,25 @@
 
 python benchmarks/step.py rate --models b16,l16,h14 [--masks even]     against `reference`
 python benchmarks/step.py small                                         against the sketch
+python benchmarks/step.py many                                          several runs at once
 python benchmarks/step.py loss                                          loss differences
 python benchmarks/step.py noise                                         StoP against none
+
+`rate` also says how much that is of the attainable rate (step_anatomy.py). `many` profits from
+NVIDIA's MPS, where it runs (nvidia-cuda-mps-control -d).
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+import torch.multiprocessing as mp
 from reference_step import PlainStep, difference_to_transformers
-from step_cases import CUDA, Given, masks_for, measured, ours, say, setting, synthetic
+from step_anatomy import attainable
+from step_cases import CUDA, Case, Given, masks_for, measured, ours, say, setting, synthetic
 from torch import Tensor
 
 from flexpredict.model.draws import Draws
@@ -27,8 +34,9 @@ def rates(
     batches: Mapping[str, Sequence[int]],
     masking: str,
     precision: str,
+    ways: Sequence[str],
 ) -> None:
-    options = {"compiled": True, "graph": False, "precision": precision}
+    ours_by = [{"compiled": w == "compiled", "graph": False, "precision": precision} for w in ways]
     for name in models:
         objective, _ = setting(name)
         plain = PlainStep(objective, lean=False, dtype=torch.float32)
@@ -37,21 +45,53 @@ def rates(
         )
         del objective, plain
         best = {}
-        for kind, chosen in (("reference", {}), ("ours", options)):
-            found = [measured(name, kind, batch, masking, **chosen) for batch in batches[kind]]
+        for kind, by in (("reference", [{}]), ("ours", ours_by)):
+            found = [measured(name, kind, n, masking, **o) for o in by for n in batches[kind]]
             for record in found:
                 say(record)
-            best[kind] = max(record["rate"] for record in found)
-        say({"model": name, "masks": masking, "ratio": round(best["ours"] / best["reference"], 3)})
+            best[kind] = max(found, key=lambda record: record["rate"])
+        ratio = best["ours"]["rate"] / best["reference"]["rate"]
+        say({"model": name, "masks": masking, "precision": precision, "ratio": round(ratio, 3)})
+        if masking == "even" and precision == "bfloat16":
+            attainable(name, best["ours"]["batch"], best["ours"]["rate"])
 
 
 def small(batch: int) -> None:
     for name in ("s8", "ti8", "ti4"):
         sketch = measured(name, "sketch", batch, "even")
         say(sketch)
-        for options in ({"compiled": True, "graph": True}, {"compiled": True, "graph": False}):
+        for options in ({"compiled": True, "graph": True}, {"compiled": False, "graph": True}):
             record = measured(name, "ours", batch, "even", **options)
             say(record | {"ratio": round(record["rate"] / sketch["rate"], 3)})
+
+
+def many(name: str, batch: int, counts: Sequence[int]) -> None:
+    """Processes with a run each, at once: images a second in all, over those of one alone."""
+    alone = 0.0
+    for count in counts:
+        ready, rates = mp.get_context("spawn").Barrier(count), mp.get_context("spawn").Queue()
+        runs = mp.spawn(_one_of_many, (name, batch, ready, rates), count, join=False)
+        total = sum(rates.get() for _ in range(count))
+        runs.join()
+        alone = alone or total
+        say({"model": name, "batch": batch, "at once": count, "rate": round(total),
+             "over one": round(total / alone, 3)})  # fmt: skip
+
+
+def _one_of_many(_: int, name: str, batch: int, ready: Any, rates: Any) -> None:
+    case = Case(name, "ours", batch, "even", compiled=False, graph=True)
+    for _ in range(3):
+        case.step()
+    torch.cuda.synchronize()
+    ready.wait()
+    start, steps = time.perf_counter(), 0
+    while time.perf_counter() - start < 4:
+        for _ in range(10):
+            case.step()
+        torch.cuda.synchronize()
+        steps += 10
+    rates.put(steps * batch / (time.perf_counter() - start))
+    ready.wait()  # all others still have company
 
 
 def overhead(name: str, batch: int, repeats: int) -> None:
@@ -149,12 +189,14 @@ def losses(name: str, batch: int, steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["rate", "small", "loss", "noise"])
+    parser.add_argument("what", choices=["rate", "small", "many", "loss", "noise"])
     parser.add_argument("--models", default="b16")
     parser.add_argument("--batches", default="256,1024")
     parser.add_argument("--reference", help="batches of the reference, if others")
     parser.add_argument("--masks", default="even")
     parser.add_argument("--precision", default="bfloat16", help="of our side: bfloat16 or float8")
+    parser.add_argument("--ways", default="compiled", help="of our side: compiled, eager or both")
+    parser.add_argument("--runs", default="4", help="at once")
     parser.add_argument("--steps", type=int, default=200)
     chosen = parser.parse_args()
     names = chosen.models.split(",")
@@ -163,11 +205,13 @@ def main() -> None:
     if chosen.what == "rate":
         theirs = [int(batch) for batch in (chosen.reference or chosen.batches).split(",")]
         each = {"ours": batches, "reference": theirs}
-        rates(names, each, chosen.masks, chosen.precision)
+        rates(names, each, chosen.masks, chosen.precision, chosen.ways.split(","))
     elif chosen.what == "small":
         small(batches[-1])
     for name in names:
-        if chosen.what == "noise":
+        if chosen.what == "many":
+            many(name, batches[-1], [1, *map(int, chosen.runs.split(","))])
+        elif chosen.what == "noise":
             overhead(name, batches[-1], 30)
         elif chosen.what == "loss":
             losses(name, batches[0], chosen.steps)

@@ -45,16 +45,22 @@ class Attention(nn.Module):
         """What is attended to, before the last projection."""
         dim = x.shape[-1]
         if places is None:
-            qkv = self.qkv(x)
-            if short_attention.usable(qkv, self.heads):
-                return short_attention.short_attention(qkv, self.heads)
-            query, key, value = self._heads(qkv, 3)
+            if short_attention.usable(x, self.heads):
+                return self._mix_few(x)
+            query, key, value = self._heads(self.qkv(x), 3)
         else:
             weight, bias = self.qkv.weight, self.qkv.bias
             (query,) = self._heads(F.linear(pick(x, places), weight[:dim], bias[:dim]), 1)
             key, value = self._heads(F.linear(x, weight[dim:], bias[dim:]), 2)
         out = F.scaled_dot_product_attention(query, key, value)
         return out.transpose(1, 2).flatten(2)
+
+    def _mix_few(self, x: Tensor) -> Tensor:
+        bias = self.qkv.bias
+        if type(self.qkv) is not nn.Linear or not bias.requires_grad:
+            return short_attention.short_attention(self.qkv(x), self.heads)
+        qkv = F.linear(x, self.qkv.weight, bias.detach())
+        return short_attention.short_attention(qkv, self.heads, bias)
 
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B, tokens, parts · dim) -> `parts` of (B, heads, tokens, dim / heads)"""

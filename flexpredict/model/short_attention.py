@@ -3,9 +3,10 @@
 Kernels for long sequences walk over keys in tiles and keep their sums straight; a ViT's sequences
 of some dozens of patches need none of that. Here one program sees all keys of a head at once, reads
 queries, keys and values from where the projection left them, and writes all gradients to where the
-projection expects them: nothing is transposed, stacked or copied. On an H200 that is several times
-the speed of the library kernels at these lengths (docs/performance.md). `usable` says where it
-works; elsewhere `scaled_dot_product_attention` does.
+projection expects them: nothing is transposed, stacked or copied. The gradient of the projection's
+bias, a sum over tokens, is taken on the way. On an H200 that is several times the speed of the
+library kernels at these lengths (docs/performance.md). `usable` says where it works; elsewhere
+`scaled_dot_product_attention` does.
 """
 
 from typing import Any
@@ -22,11 +23,14 @@ _WIDEST = 128  # of a head
 _LOG2_E = 1.4426950408889634
 
 
-def usable(qkv: Tensor, heads: int) -> bool:
-    """Whether a projected batch, (B, N, 3 · dim), can be attended to here."""
-    if not kernels.allowed or not qkv.is_cuda or qkv.dtype not in (torch.bfloat16, torch.float16):
+def usable(x: Tensor, heads: int) -> bool:
+    """Whether tokens (B, N, dim), once projected, can be attended to here."""
+    if not kernels.allowed or not x.is_cuda:
         return False
-    return qkv.shape[1] <= _LONGEST and qkv.shape[2] // 3 // heads <= _WIDEST
+    projected = torch.is_autocast_enabled("cuda") and x.dtype == torch.float32
+    if not projected and x.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return x.shape[1] <= _LONGEST and x.shape[2] // heads <= _WIDEST
 
 
 def _room(count: int, least: int) -> int:
@@ -98,6 +102,16 @@ if triton is not None:
         return to1, to2
 
     @triton.jit
+    def _down(one, two, to1, to2, W2: tl.constexpr):
+        """Adds all rows up."""
+        to1 += tl.sum(one, 0)[None, :]
+        if W2 > 0:
+            to2 += tl.sum(two, 0)[None, :]
+        else:
+            to2 = to1
+        return to1, to2
+
+    @triton.jit
     def _forward(
         qkv, out, lse, tokens, scale,
         HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
@@ -163,11 +177,14 @@ if triton is not None:
 
     @triton.jit
     def _backward(
-        qkv, out, lse, gradient, to, tokens, scale, log_scale,
+        qkv, out, lse, gradient, to, sums, tokens, scale, log_scale,
         HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
         A: tl.constexpr, B: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr,
     ):  # fmt: skip
-        """All of a head: keys and their gradients stay, queries come some rows at a time."""
+        """All of a head: keys and their gradients stay, queries come some rows at a time.
+
+        sums: (images, 2, dim), over tokens, of the gradients of queries and values.
+        """
         head, image = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS
         dim = HEADS * WIDTH
         step = 3 * dim
@@ -179,6 +196,7 @@ if triton is not None:
         v1, v2 = _rows(qkv + 2 * dim, 0, tokens, step, WIDTH, A, W1, W2)
         dk1, dk2 = _none(A, W1, W2)
         dv1, dv2 = _none(A, W1, W2)
+        sum1, sum2 = _none(1, W1, W2)
         end = A
         if B > 0:
             k3, k4 = _rows(qkv + dim, A, tokens, step, WIDTH, B, W1, W2)
@@ -207,11 +225,18 @@ if triton is not None:
                     A, tokens, log_scale, False, B, W2,
                 )  # fmt: skip
             _put(to, first, tokens, step, dq1 * scale, dq2 * scale, WIDTH, ROWS, W1, W2)
+            sum1, sum2 = _down(dq1, dq2, sum1, sum2, W2)
+        sums += image * 2 * dim + head * WIDTH
+        _put(sums, 0, 1, dim, sum1 * scale, sum2 * scale, WIDTH, 1, W1, W2)
+        sum1, sum2 = _none(1, W1, W2)
+        sum1, sum2 = _down(dv1, dv2, sum1, sum2, W2)
         _put(to + dim, 0, tokens, step, dk1 * scale, dk2 * scale, WIDTH, A, W1, W2)
         _put(to + 2 * dim, 0, tokens, step, dv1, dv2, WIDTH, A, W1, W2)
         if B > 0:
             _put(to + dim, A, tokens, step, dk3 * scale, dk4 * scale, WIDTH, B, W1, W2)
             _put(to + 2 * dim, A, tokens, step, dv3, dv4, WIDTH, B, W1, W2)
+            sum1, sum2 = _down(dv3, dv4, sum1, sum2, W2)
+        _put(sums + dim, 0, 1, dim, sum1, sum2, WIDTH, 1, W1, W2)
 
 
 def _shapes(tokens: int, width: int) -> dict[str, int]:
@@ -240,7 +265,7 @@ def _launch(shapes: dict[str, int], backward: bool) -> dict[str, int]:
 
 
 @torch.library.custom_op("flexpredict::short_attention", mutates_args=())
-def _attention(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def _attention(qkv: Tensor, bias: Tensor | None, heads: int) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     batch, tokens, three = qkv.shape
     dim = three // 3
     width = dim // heads
@@ -256,43 +281,55 @@ def _attention(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 
 
 @_attention.register_fake
-def _(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def _(qkv: Tensor, _bias: Tensor | None, heads: int) -> tuple[Tensor, Tensor]:
     batch, tokens, three = qkv.shape
     out = qkv.new_empty(batch, tokens, three // 3)
     return out, qkv.new_empty(batch * heads, tokens, dtype=torch.float32)
 
 
 @torch.library.custom_op("flexpredict::short_attention_backward", mutates_args=())
-def _gradient(qkv: Tensor, out: Tensor, lse: Tensor, gradient: Tensor, heads: int) -> Tensor:
+def _gradient(
+    qkv: Tensor, out: Tensor, lse: Tensor, gradient: Tensor, heads: int
+) -> tuple[Tensor, Tensor]:
     batch, tokens, three = qkv.shape
     width = three // 3 // heads
-    to, shapes = torch.empty_like(qkv), _shapes(tokens, width)
+    to, sums = torch.empty_like(qkv), lse.new_empty(batch, 2, three // 3)
+    shapes = _shapes(tokens, width)
     _backward[(batch * heads,)](
-        qkv, out, lse, gradient.contiguous(), to, tokens, width**-0.5, width**-0.5 * _LOG2_E,
+        qkv, out, lse, gradient.contiguous(), to, sums, tokens, width**-0.5, width**-0.5 * _LOG2_E,
         HEADS=heads, **shapes, **_launch(shapes, backward=True),
     )  # fmt: skip
-    return to
+    return to, sums.sum(0)
 
 
 @_gradient.register_fake
-def _(qkv: Tensor, *_: object) -> Tensor:
-    return torch.empty_like(qkv)
+def _(qkv: Tensor, _out: Tensor, lse: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(qkv), lse.new_empty(2, qkv.shape[2] // 3)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, int], output: tuple[Tensor, Tensor]) -> None:
+def _keep(
+    ctx: Any, inputs: tuple[Tensor, Tensor | None, int], output: tuple[Tensor, Tensor]
+) -> None:
     ctx.save_for_backward(inputs[0].contiguous(), *output)
-    ctx.heads = inputs[1]
+    ctx.biased, ctx.heads = inputs[1] is not None, inputs[2]
 
 
-def _back(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
+def _back(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None]:
     qkv, out, lse = ctx.saved_tensors
-    return _gradient(qkv, out, lse, gradient, ctx.heads), None
+    to, sums = _gradient(qkv, out, lse, gradient, ctx.heads)
+    if not ctx.biased:
+        return to, None, None
+    # One number added to all keys adds one number to all scores of a query: softmax ignores it.
+    return to, torch.cat([sums[0], torch.zeros_like(sums[0]), sums[1]]), None
 
 
 _attention.register_autograd(_back, setup_context=_keep)
 
 
-def short_attention(qkv: Tensor, heads: int) -> Tensor:
-    """(B, N, 3 · dim), queries, keys and values head by head -> (B, N, dim)"""
-    mixed: Tensor = _attention(qkv, heads)[0]
+def short_attention(qkv: Tensor, heads: int, bias: Tensor | None = None) -> Tensor:
+    """(B, N, 3 · dim), queries, keys and values head by head -> (B, N, dim)
+
+    bias: one that was added to qkv unseen by autograd; here it gets its gradient.
+    """
+    mixed: Tensor = _attention(qkv, bias, heads)[0]
     return mixed

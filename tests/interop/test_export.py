@@ -20,6 +20,7 @@ from flexpredict.interop import exporting, graph
 RUN: dict[str, Any] = {
     "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "chunk_size": 8,
     "steps": 20, "log_every": 1, "checkpoint_every": 10, "workers": 0,
+    "device": "cpu",
 }  # fmt: skip
 
 

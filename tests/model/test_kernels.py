@@ -18,8 +18,9 @@ def test_short_attention__is_attention(tokens: int, width: int) -> None:
     heads = 3
     qkv = torch.randn(4, tokens, 3 * heads * width, device="cuda").bfloat16().requires_grad_()
     gradient = torch.randn(4, tokens, heads * width, device="cuda").bfloat16()
-    assert short_attention.usable(qkv, heads)
-    ours = short_attention.short_attention(qkv, heads)
+    assert short_attention.usable(qkv[..., : heads * width], heads)
+    bias = torch.zeros(3 * heads * width, device="cuda", requires_grad=True)
+    ours = short_attention.short_attention(qkv, heads, bias)
     ours.backward(gradient)
     exact = qkv.detach().double().requires_grad_()
     query, key, value = exact.unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4).unbind(0)
@@ -30,6 +31,7 @@ def test_short_attention__is_attention(tokens: int, width: int) -> None:
     assert exact.grad is not None
     torch.testing.assert_close(ours.double(), theirs, rtol=2e-2, atol=1e-2)
     torch.testing.assert_close(qkv.grad.double(), exact.grad, rtol=2e-2, atol=2e-2)
+    _near(bias.grad, exact.grad.sum((0, 1)), 1e-2)
 
 
 def _near(found: Tensor | None, exact: Tensor | None, share: float) -> None:
