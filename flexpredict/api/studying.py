@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flexpredict.api.evaluation import boxes, finetune, knn, logistic, probe, shifts, video
 from flexpredict.api.pretraining import pretrain
 from flexpredict.engine.distributed import device_name, pick_device
 from flexpredict.health.diagnosis import read_metrics
-
-if TYPE_CHECKING:
-    pass
 
 
 def run_study(
@@ -46,14 +43,13 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
     found: dict[str, Any] = {}
     methods: dict[str, Any] = {
         "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
-        "boxes": boxes, "shifts": shifts,
+        "boxes": boxes, "shifts": shifts, "learnt": _learnt,
     }  # fmt: skip
     known: dict[str, Mapping[str, Any]] = {}  # several numbers may come from one evaluation
     for name, measure in order["measures"].items():
         method, options = measure["method"], measure["options"]
         if (same := f"{method} {options}") not in known:
-            result = methods[method](run, device=device, **options)
-            known[same] = (result[0] if isinstance(result, tuple) else result).result
+            known[same] = _numbers(methods[method](run, device=device, **options))
         if measure["key"] not in known[same]:
             raise ValueError(
                 f"{method} gives no {measure['key']!r}: measure {name} can have "
@@ -63,3 +59,17 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
     last = read_metrics(run)[-1]
     found |= {name: last.get(name) for name in order["gauges"]}
     return {"found": found, "seconds": last["seconds"], "device": device_name(pick_device(device))}
+
+
+def _numbers(found: Any) -> Mapping[str, Any]:
+    """Of an evaluation, with or without what else came with it."""
+    if isinstance(found, Mapping):
+        return found
+    return (found[0] if isinstance(found, tuple) else found).result
+
+
+def _learnt(run: Path, device: str | None = None) -> Mapping[str, float]:
+    from flexpredict.report.learnt import learnt  # draws figures elsewhere: slow to import
+    from flexpredict.report.runs import read_run
+
+    return learnt(read_run(run, device=str(pick_device(device))))

@@ -61,6 +61,11 @@ def figure6(runs: Sequence[Run], images: Images) -> Drawn:
     return Drawn("Figure 6: what is predicted for a patch", caption, figure, numbers, table)
 
 
+def locality(run: Run, images: Images, temperature: float) -> patches.Locality:
+    """The numbers of Figure 6."""
+    return _predict(run, run, images).locality(temperature)
+
+
 def _predicts_features(run: Run) -> bool:
     return run.settings.objective == "ijepa"
 

@@ -62,7 +62,8 @@ def figure4(runs: Sequence[Run]) -> Drawn:
     return Drawn("Figure 4: noise and the size of A", caption, figure, numbers, table)
 
 
-def _noise(run: Run) -> Tensor:
+def noise_matrix(run: Run) -> Tensor:
+    """What normal numbers are multiplied with."""
     stochastic = run.predictor.positions
     matrix = stochastic.noise_matrix(run.predictor.predictor_embed)
     if matrix is None or stochastic.covariance == "annealed":
@@ -76,7 +77,7 @@ def _noise(run: Run) -> Tensor:
 def _sizes(run: Run) -> dict[str, float]:
     predictor = run.predictor
     A, token = positions.projection(predictor), _token(run, predictor)
-    noise = _noise(run)
+    noise = noise_matrix(run)
     psi = predictor.predictor_pos_embed
     found = {
         "l1_A": A.abs().sum(),
@@ -111,7 +112,7 @@ def figure5(runs: Sequence[Run]) -> Drawn:
     for run in runs:
         predictor = run.predictor
         psi = predictor.predictor_pos_embed[0].detach().cpu()
-        noise = _noise(run).cpu()
+        noise = noise_matrix(run).cpu()
         rows, columns = predictor.grid
         queries[run.name] = [rows // 2 * columns + columns // 2, columns + 1]
         generator = torch.Generator().manual_seed(0)

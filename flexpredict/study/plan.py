@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flexpredict.config import Settings, first_sentence, settings_from
 
-Method = Literal["probe", "logistic", "knn", "finetune", "video", "boxes", "shifts"]
+Method = Literal["probe", "logistic", "knn", "finetune", "video", "boxes", "shifts", "learnt"]
 
 
 class Measure(BaseModel):

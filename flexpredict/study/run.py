@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from flexpredict.data.cores import usable_cores
+from flexpredict.engine import mps
 from flexpredict.engine.checkpoint import write_text
-from flexpredict.engine.distributed import StopSignal
+from flexpredict.engine.distributed import StopSignal, pick_device
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.study.figure import draw
 from flexpredict.study.plan import Study, Trial
@@ -133,6 +134,10 @@ class _Pool:
         self._stack = ExitStack()
 
     def __enter__(self) -> "_Pool":
+        shared: dict[str, str] = {}
+        if self._jobs > 1 and pick_device(self._device).type == "cuda":
+            shared = self._stack.enter_context(mps.sharing())
+        threads = {"OMP_NUM_THREADS": self._threads}
         for number in range(self._jobs):
             log = self._stack.enter_context((self._out / f"worker-{number}.log").open("ab"))
             command = [sys.executable, "-m", "flexpredict", "trials"]
@@ -143,7 +148,7 @@ class _Pool:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env=os.environ | {"OMP_NUM_THREADS": self._threads},
+                    env=os.environ | threads | shared,
                     start_new_session=True,  # Ctrl-C reaches us alone, and we tell each of them
                 )
             )

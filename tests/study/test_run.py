@@ -19,7 +19,8 @@ STUDY = {
     "settings": {"steps": 12, "batch_size": 8, "log_every": 4, "checkpoint_every": 4},
     "variants": {"sincos": {"positions": "sincos"}, "stop": {}}, "baseline": "sincos",
     "measures": {
-        "count": {"method": "knn", "options": {"task": "scenes-count", "data": "scenes:60"}}
+        "count": {"method": "knn", "options": {"task": "scenes-count", "data": "scenes:60"}},
+        "own place": {"method": "learnt", "key": "own_place"},
     },
     "gauges": ["norm_A"],
 }  # fmt: skip
@@ -43,6 +44,7 @@ def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
         assert line["found"]["norm_A"] == json.loads(metrics[-1])["norm_A"]
         kept = next((out / f"{line['variant']}-seed0" / "evaluations").glob("*.json"))
         assert line["found"]["count"] == json.loads(kept.read_text())["result"]["accuracy"]
+    assert lines[0]["found"]["own place"] == 100  # no noise
     assert lines == read_results(out)
     assert {"table.md", "summary.json", "results.png", "results.svg"} <= {
         path.name for path in out.iterdir()
@@ -56,7 +58,7 @@ def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
     values = STUDY | {"gauges": ["norm_mask_token"]}
     study.write_text(yaml.safe_dump(values))
     again = fp.run_study(str(study), out, device="cpu")
-    assert set(again[0]["found"]) == {"count", "norm_mask_token"}
+    assert set(again[0]["found"]) == {"count", "own place", "norm_mask_token"}
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
 
 

@@ -1,0 +1,46 @@
+"""Fills the tables of docs/results.md from the lines of results/*/results.jsonl.
+
+    python benchmarks/results.py
+
+A table stands between `<!-- NAME BASELINE: column, column -->` and `<!-- end -->`. With `-` for a
+baseline there are no differences; without columns all are shown.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from flexpredict.study.run import read_results
+from flexpredict.study.tables import markdown
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+TABLE = re.compile(r"<!-- ([\w-]+) ([^:>]+?)(?:: ([^>]+))? -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    return TABLE.sub(_table, text)
+
+
+def _table(found: re.Match[str]) -> str:
+    name, baseline, columns = found.groups()
+    lines = read_results(ROOT / "results" / name)
+    if not lines:
+        raise ValueError(f"there are no lines in results/{name}")
+    if columns is not None:
+        asked = columns.split(", ")
+        lines = [line | {"found": _only(line, asked)} for line in lines]
+    table = markdown(lines, None if baseline == "-" else baseline)
+    head = found.group(0).partition("\n")[0]
+    return f"{head}\n{table}<!-- end -->"
+
+
+def _only(line: dict[str, Any], columns: list[str]) -> dict[str, Any]:
+    missing = [column for column in columns if column not in line["found"]]
+    if missing:
+        raise ValueError(f"{line['study']} has no column {missing[0]!r}")
+    return {column: line["found"][column] for column in columns}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text()))
