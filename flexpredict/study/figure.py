@@ -1,14 +1,43 @@
-"""A study at a glance: every seed a dot, means, and differences from the baseline."""
+"""A study at a glance: every seed a dot, means, differences from the baseline; sweeps as curves."""
 
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flexpredict.report.analysis.sweep import Point
 from flexpredict.report.figures.style import COLOURS, PAGE, REFERENCE, styled
+from flexpredict.report.figures.sweep import over_noise
 from flexpredict.study.tables import Line, columns, differences, estimate, values_of
 
 _MOST_PANELS = 4  # in a row
+
+
+def figures(lines: Sequence[Line], baseline: str | None) -> dict[str, Figure]:
+    """By name; none where nothing was measured."""
+    found = {}
+    if columns(lines):
+        found["results"] = draw(lines, baseline)
+        swept = list(lines[0]["swept"])
+        numbers = all(isinstance(x, int | float) for line in lines for x in line["swept"].values())
+        if len(swept) == 1 and numbers:
+            found["sweep"] = over_noise(curves(lines, swept[0]), "", swept[0])
+    return found
+
+
+def curves(lines: Sequence[Line], along: str) -> dict[str, dict[str, list[Point]]]:
+    """column -> group -> what was found at each swept value, rising."""
+    found: dict[str, dict[str, list[Point]]] = {}
+    for column in columns(lines):
+        points: dict[str, dict[float, dict[str, float]]] = {}
+        for line in lines:
+            if (value := line["found"].get(column)) is not None:
+                at = points.setdefault(line["group"], {}).setdefault(line["swept"][along], {})
+                at[f"seed {line['seed']}"] = value
+        found[column] = {
+            group: [Point(at, some[at]) for at in sorted(some)] for group, some in points.items()
+        }
+    return found
 
 
 @styled

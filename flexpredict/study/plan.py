@@ -61,6 +61,8 @@ class Trial(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     variant: str
+    group: str  # the variant without its swept values
+    swept: dict[str, Any]  # what the study sweeps, as this trial has it
     seed: int
     settings: Settings
 
@@ -107,20 +109,26 @@ def read_study(name: str) -> Study:
 def trials(study: Study, data: str, seeds: Sequence[int] | None = None) -> list[Trial]:
     """All runs, seed by seed, so that pairs are complete as early as can be."""
     return [
-        Trial(variant=name, seed=seed, settings=_settings(study, name, values, seed, data))
+        Trial(
+            variant=name,
+            group=group,
+            swept={key: values[key] for key in study.sweep},
+            seed=seed,
+            settings=_settings(study, name, values, seed, data),
+        )
         for seed in seeds or study.seeds
-        for name, values in _variants(study)
+        for name, group, values in _variants(study)
     ]
 
 
-def _variants(study: Study) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Names and settings; a swept value is part of the name."""
+def _variants(study: Study) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Names, groups and settings; a swept value is part of the name."""
     for name, values in study.variants.items():
         swept = {key: some for key, some in study.sweep.items() if key not in values}
         for chosen in itertools.product(*swept.values()):
             picked = dict(zip(swept, chosen, strict=True))
             label = " ".join([name, *(f"{key}={value:g}" for key, value in picked.items())])
-            yield label, {**values, **picked}
+            yield label, name, {**values, **picked}
 
 
 def _settings(study: Study, name: str, values: Mapping[str, Any], seed: int, data: str) -> Settings:

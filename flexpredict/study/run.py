@@ -16,9 +16,9 @@ from flexpredict.engine import mps
 from flexpredict.engine.checkpoint import write_text
 from flexpredict.engine.distributed import StopSignal, pick_device
 from flexpredict.report.figures.style import to_png, to_svg
-from flexpredict.study.figure import draw
+from flexpredict.study.figure import figures
 from flexpredict.study.plan import Study, Trial
-from flexpredict.study.tables import columns, markdown, summary
+from flexpredict.study.tables import markdown, summary
 from flexpredict.train.loop import Interrupted
 from flexpredict.train.monitor import Bars, say
 from flexpredict.version import VERSION
@@ -36,7 +36,13 @@ def run_study(
     _check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     lines: Lines = {(line["variant"], line["seed"]): line for line in read_results(out)}
-    waiting = [trial for trial in todo if not _is_done(lines.get(_key(trial)), trial, study)]
+    waiting = []
+    for trial in todo:
+        known = lines.get(_key(trial))
+        if known is not None and _is_done(known, trial, study):
+            lines[_key(trial)] = _line(trial, study, known)  # names may have changed
+        else:
+            waiting.append(trial)
     if len(waiting) < len(todo):
         say(f"{len(todo) - len(waiting)} of {len(todo)} trials are done already")
     failed: dict[str, str] = {}
@@ -58,12 +64,12 @@ def run_study(
                 raise Interrupted("stopped, and all runs are saved; the same command goes on")
     shown = [lines[key] for key in map(_key, todo) if key in lines]
     if shown:
+        write_results(out, _in_order(lines, todo))
         write_text(out / TABLE, f"# {study.title}\n\n{markdown(shown, study.baseline)}")
         write_text(out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
-        if columns(shown):
-            figure = draw(shown, study.baseline)
-            write_text(out / "results.svg", to_svg(figure))
-            (out / "results.png").write_bytes(to_png(figure))
+        for name, figure in figures(shown, study.baseline).items():
+            write_text(out / f"{name}.svg", to_svg(figure))
+            (out / f"{name}.png").write_bytes(to_png(figure))
     if failed:
         name, sentence = next(iter(failed.items()))
         raise RuntimeError(
@@ -96,16 +102,15 @@ def _key(trial: Trial) -> tuple[str, int]:
     return trial.variant, trial.seed
 
 
-def _is_done(line: dict[str, Any] | None, trial: Trial, study: Study) -> bool:
+def _is_done(line: dict[str, Any], trial: Trial, study: Study) -> bool:
     """Whether a line is of these settings and of all that is measured now."""
-    if line is None:
-        return False
     return line["settings"] == trial.settings.digest() and line["asked"] == study.asked
 
 
 def _line(trial: Trial, study: Study, found: dict[str, Any]) -> dict[str, Any]:
     return {
         "study": study.title, "variant": trial.variant, "seed": trial.seed,
+        "group": trial.group, "swept": trial.swept,
         "settings": trial.settings.digest(), "recipe": study.recipe, "asked": study.asked,
         "found": found["found"], "seconds": found["seconds"], "device": found["device"],
         "version": VERSION,

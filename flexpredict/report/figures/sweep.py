@@ -4,37 +4,54 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from flexpredict.report.analysis.sweep import Point
-from flexpredict.report.figures.style import COLUMN, legend_name, line_style, styled
+from flexpredict.report.figures.style import COLUMN, PAGE, legend_name, line_style, styled
 
 Series = Mapping[str, Sequence[Point]]
 
 
 @styled
-def over_noise(panels: Mapping[str, Series], unit: str) -> Figure:
+def over_noise(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> Figure:
     """A panel for each quantity; every seed a dot, means joined, bars of one standard deviation."""
-    columns = min(2, len(panels))
+    columns = min(2 if len(panels) < 5 else 3, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(COLUMN * columns, 2.5 * rows))
+    wide = COLUMN * columns if columns < 3 else PAGE
+    figure = Figure(figsize=(wide, (2.5 if columns < 3 else 2.1) * rows))
     drawn = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel, (title, series) in zip(drawn, panels.items(), strict=False):
-        for place, (name, points) in enumerate(series.items()):
-            _draw(panel, name, points, place)
-        panel.set(title=title, xlabel="noise_std", ylabel=unit)
+    first = next(iter(panels.values()))
+    for place, (panel, (title, series)) in enumerate(zip(drawn, panels.items(), strict=False)):
+        for number, (name, points) in enumerate(series.items()):
+            _draw(panel, name, points, number)
+        panel.set(title=title, xlabel=along, ylabel=unit if place % columns == 0 else "")
+        _spread(panel, [point.noise_std for points in series.values() for point in points])
         panel.grid()
-        if len(series) > 1:
+        if len(series) > 1 and (place == 0 or list(series) != list(first)):
             panel.legend()
     for panel in drawn[len(panels) :]:
         panel.set_visible(False)
     return figure
 
 
+def _spread(panel: Axes, values: Sequence[float]) -> None:
+    """Values of several decades are given equal room, and zero a place to their left."""
+    some = sorted({value for value in values if value > 0})
+    if len(some) > 1 and some[-1] > 20 * some[0]:
+        panel.set_xscale("symlog", linthresh=some[0], linscale=0.5)
+        panel.set_xlim(left=-some[0] / 3 if 0 in values else some[0] / 1.3, right=some[-1] * 1.3)
+        decades = [10.0**power for power in range(-9, 10) if some[0] <= 10.0**power <= some[-1]]
+        panel.set_xticks([0, *decades] if 0 in values else decades)
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        panel.xaxis.set_minor_locator(NullLocator())
+
+
 def _draw(panel: Axes, name: str, points: Sequence[Point], place: int) -> None:
     style = line_style(place)
-    at = [point.noise_std for point in points]
+    if len(points) == 1:  # what the others are to be seen against
+        panel.axhline(points[0].mean, linewidth=0.8, color=style["color"], linestyle=":")
     panel.errorbar(
-        at,
+        [point.noise_std for point in points],
         [point.mean for point in points],
         yerr=[point.std or 0 for point in points],
         capsize=2,
