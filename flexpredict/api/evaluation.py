@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,12 @@ from flexpredict.evaluate.subject import Subject
 from flexpredict.evaluate.tasks import VIDEO_TASKS, Labelled, open_task
 from flexpredict.evaluate.tuned import evaluate_finetune
 from flexpredict.evaluate.video import Following, evaluate_videos
+from flexpredict.model.pixels import PixelMeans
 from flexpredict.model.vit import Encoder, Resize, Size
 from flexpredict.train.loop import CONFIG
 from flexpredict.train.monitor import Tally
 
-if TYPE_CHECKING:
-    pass
-
-Encoders = Literal["target", "context", "untrained"]
+Encoders = Literal["target", "context", "untrained", "pixels"]
 
 
 class Features(NamedTuple):
@@ -75,7 +73,8 @@ class On(TypedDict, total=False):
     """What an encoder is evaluated on, the same for all evaluations.
 
     task: a named one, with its `data`; or any labelled images, as `data` or `train` and `test`.
-    encoder: target, context, or untrained for the run's first weights.
+    encoder: target, context, untrained for the run's first weights, or pixels for the mean colours
+        of its patches.
     image_size: other than the encoder's own; positions are then made by `resize`.
     """
 
@@ -191,6 +190,8 @@ def finetune(
     **on: Unpack[On],
 ) -> Evaluation:
     """Fine-tunes end to end by a preset, over which `settings` are laid."""
+    if on.get("encoder") == "pixels":
+        raise ValueError("pixels have no weights to fine-tune: choose another encoder")
     subject, task = _open(run, labels, **on)
     found = evaluate_finetune(
         subject, task, preset=preset, settings=settings, labels=labels, draws=draws, seed=seed
@@ -287,6 +288,8 @@ def _keep(run: str | Path, found: Evaluation) -> Evaluation:
 
 def _encoder(run: str | Path, encoder: Encoders, device: str | None) -> Encoder:
     """A run's encoder on the device that evaluations use."""
+    if encoder == "pixels":
+        return PixelMeans(load(run)).to(pick_device(device))
     if encoder == "untrained":
         config = folder_of(run) / CONFIG
         if not config.is_file():

@@ -29,8 +29,11 @@ Labels = Annotated[
 Draws = Annotated[int, typer.Option(min=1, help="Draws of the label budget: mean and deviation.")]
 Seed = Annotated[int, typer.Option(help="Another seed, another draw.")]
 Which = Annotated[
-    Literal["target", "context", "untrained"],
-    typer.Option(help="Which of the run's encoders; untrained: with its first weights."),
+    Literal["target", "context", "untrained", "pixels"],
+    typer.Option(
+        help="Which of the run's encoders; untrained: with its first weights; pixels: none, but "
+        "the mean colours of its patches."
+    ),
 ]
 ImageSize = Annotated[int | None, typer.Option(help="Other than the encoder's own.")]
 Resize = Annotated[

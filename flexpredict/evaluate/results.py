@@ -23,7 +23,7 @@ class Evaluation:
     method: str  # probe, logistic, knn, finetune, boxes, video
     protocol: str
     result: dict[str, Any]  # accuracies, J, F and IoU in percent
-    encoder: str  # target, context or untrained
+    encoder: str  # target, context, untrained or pixels
     layers: int | list[int]  # how many last layers
     checkpoint: str  # digest of the encoder's weights
     labels: str = "all"
