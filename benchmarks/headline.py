@@ -1,6 +1,7 @@
 """The headline comparison of docs/plan.md: what a stage finds decides what the next one runs.
 
     FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [--jobs 4] [--until noise]
+    FLEXPREDICT_DATA=… python benchmarks/headline.py results/ --floor pixels        or untrained
 
 Stages are studies, each in a folder of its own. What is done is skipped, also where only its
 results.jsonl is there; after a signal the same command goes on.
@@ -129,6 +130,20 @@ class Stages:
         )  # fmt: skip
         self._run("6-mae", study)
 
+    def floor(self, which: str) -> None:
+        """The same measures of what was never trained."""
+        measures = {
+            name: one.model_copy(update={"options": {**one.options, "encoder": which}})
+            for name, one in MEASURES.items()
+            if one.method != "learnt"
+        }
+        study = Study(
+            title="Without training", question="What does an encoder have to be better than?",
+            recipe="small/stop-vit-s8-64", settings={"epochs": None, "steps": 1, "batch_size": 64},
+            variants={which: {"positions": "sincos"}}, seeds=SEEDS[:1], measures=measures,
+        )  # fmt: skip
+        self._run(f"0-{which}", study)
+
     def _epochs(self, settings: Mapping[str, Any], mae: Mapping[str, Any]) -> int:
         """Of MAE, in the time of I-JEPA's; measured once."""
         kept = self.out / "6-mae-epochs.json"
@@ -149,9 +164,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--device")
     parser.add_argument("--until", default="mae", choices=["baseline", "noise", "headline", "mae"])
+    parser.add_argument("--floor", choices=["pixels", "untrained"], help="only this row")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     stages = Stages(given.out, given.jobs, given.device)
+    if given.floor:
+        stages.floor(given.floor)
+        return
     settings = stages.settings()
     print(f"both arms: {settings}", flush=True)
     if given.until == "baseline":

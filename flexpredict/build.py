@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flexpredict.config import Settings
+from flexpredict.config import Settings, read_settings
 from flexpredict.data.loader import Batches, Beside, Order
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Source
@@ -103,11 +103,12 @@ def _covariance(settings: Settings) -> Covariance:
             return beyond
 
 
-def start_from(objective: IJepa | Mae, run: Path, *, predictor: bool = True) -> str:
+def start_from(objective: IJepa | Mae, settings: Settings, run: Path) -> str:
     """Gives an objective the weights of a run as its first ones; says which these are.
 
     A run with one encoder gives it to both. Tables of sin-cos positions stay those of this size.
     """
+    predictor = settings.init_predictor
     if not (run / DESCRIPTION).is_file():
         raise ValueError(f"init={run} is no run: expected a folder with {DESCRIPTION}")
     newest = checkpoint.newest(run)
@@ -131,8 +132,24 @@ def start_from(objective: IJepa | Mae, run: Path, *, predictor: bool = True) -> 
         if weights:
             _load_first(module, weights, f"init={run}: its {source}")
             used.append(part)
-    new = "" if "predictor" in used else "; the predictor is new"
+    new = _trained_as(settings, run) if "predictor" in used else "; the predictor is new"
     return f"first weights are those of {run}: {', '.join(used)}{new}"
+
+
+def _trained_as(settings: Settings, run: Path) -> str:
+    """How a run's predictor was trained, where it is to go on otherwise."""
+    if not (run / "config.yaml").is_file():
+        return ""
+    before = read_settings(run / "config.yaml")
+    if before.stochastic and settings.stochastic and before.form != settings.form:
+        raise ValueError(
+            f"the predictor of init={run} was trained with form={before.form}, not "
+            f"{settings.form}: set form={before.form}, or init_predictor=false for a new one"
+        )
+    names = ("positions", "noise_std", "tied") if before.stochastic else ("positions",)
+    other = [n for n in names if getattr(before, n) != getattr(settings, n)]
+    told = ", ".join(f"{name}={getattr(before, name)}" for name in other)
+    return f"; the predictor was trained with {told}" if told else ""
 
 
 def _load_first(module: nn.Module, weights: dict[str, Tensor], origin: str) -> None:

@@ -39,6 +39,11 @@ def import_weights(
         as its mean patch token, its class token, or both.
     """
     if pool is not None:
+        if (model, image_size, resize, method) != (None,) * 4:
+            raise ValueError(
+                "--pool wraps a model as it is: leave out --model, --method, --image-size and "
+                "--resize"
+            )
         from flexpredict.interop.baselines import import_baseline
 
         return import_baseline(Path(source), Path(out), pool, encoder)
@@ -48,8 +53,9 @@ def import_weights(
 
     check_empty(Path(out))
     say(f"reading {source}")
+    foreign = read_foreign(Path(source))
     found = convert(
-        read_foreign(Path(source)),
+        foreign,
         encoder=encoder,
         method=method,
         model=model,
@@ -57,7 +63,7 @@ def import_weights(
         resize=resize,
     )
     say(f"every key fits; writing {out}")
-    write_run(found, Path(out), Path(source))
+    write_run(found, Path(out), foreign.path)
     return found.account
 
 

@@ -70,7 +70,8 @@ def import_(
         return
     for line in account.lines():
         print(line)
-    print(f"{out}: load it with flexpredict.load({str(out)!r})")
+    which = "" if account.encoder == "target" else f", encoder={account.encoder!r}"
+    print(f"{out}: load it with flexpredict.load({str(out)!r}{which})")
 
 
 @app.command()

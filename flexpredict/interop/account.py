@@ -29,6 +29,7 @@ class Account:
     keys: dict[str, int] = field(default_factory=dict)  # how many names that were
     left_out: dict[str, str] = field(default_factory=dict)  # name: reason
     notes: list[str] = field(default_factory=list)
+    encoder: str = "target"  # which one the run folder gives
 
     def lines(self) -> list[str]:
         """For people."""

@@ -3,7 +3,8 @@
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -218,9 +219,10 @@ def import_baseline(source: Path, out: Path, pool: Pool, which: Which | None = N
     if pool != "mean":
         height, width = (side * model.patch_size for side in model.grid)
         model.eval().features(torch.zeros(1, model.in_channels, height, width))  # has the token?
+    which = which or ("context" if config.get("model_type") == "ijepa" else "target")
     described = {
         "architecture": model.architecture,
-        "encoder": which or ("context" if config.get("model_type") == "ijepa" else "target"),
+        "encoder": which,
         "imported": {"sha256": digest_of(source), "layout": "wrapped", "file": source.name},
     }
     weights = model.model.state_dict()
@@ -232,6 +234,7 @@ def import_baseline(source: Path, out: Path, pool: Pool, which: Which | None = N
         used={"model": []},
         left_out=dict.fromkeys(sorted(left_out), f"not of {name}"),
         notes=[f"{name}, wrapped; an image is its {_POOLS[pool]}"],
+        encoder=which,
     )
 
 
@@ -239,11 +242,16 @@ def _of_transformers(source: Path, kind: Any, pool: Pool) -> tuple[Baseline, lis
     if kind not in CLASSES:
         raise ValueError(f"{source} is of model_type {kind}: expected one of {', '.join(CLASSES)}")
     transformers = need("transformers", "hf")
-    transformers.utils.logging.disable_progress_bar()
     cls = getattr(transformers, CLASSES[kind])
-    found, told = cls.from_pretrained(
-        source, use_safetensors=True, output_loading_info=True, **_without_pooler(cls)
-    )
+    # Without safetensors it unpickles weights, and nothing but weights.
+    safe = True if list(source.glob("*.safetensors*")) else None
+    how = {"use_safetensors": safe, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    with _quiet(transformers):
+        try:
+            found, told = cls.from_pretrained(source, **how, **_without_pooler(cls))
+        except Exception as error:  # whatever a file that is not as it should be leads to
+            reason = f"{type(error).__name__}, {' '.join(str(error).split())[:200]}"
+            raise ValueError(f"{source} is not read as {CLASSES[kind]}: {reason}") from None
     bad = [*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])]
     if bad:
         raise ValueError(
@@ -255,6 +263,19 @@ def _of_transformers(source: Path, kind: Any, pool: Pool) -> tuple[Baseline, lis
     model = TransformersModel(CLASSES[kind], config, pool, mean, std)
     model.model.load_state_dict(found.state_dict())
     return model, list(told["unexpected_keys"])
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """What it has to say about keys is in our account."""
+    logging = transformers.utils.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _of_timm(source: Path, config: dict[str, Any], pool: Pool) -> tuple[Baseline, list[str]]:

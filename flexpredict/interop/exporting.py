@@ -14,7 +14,15 @@ from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import WEIGHTS, Which, load_encoder
 from flexpredict.interop.card import card
 from flexpredict.interop.extras import need, timm_here
-from flexpredict.interop.files import CONFIG, ENCODERS, OWN, PREPROCESSING, SINGLE, read_foreign
+from flexpredict.interop.files import (
+    CONFIG,
+    ENCODERS,
+    OWN,
+    PREPROCESSING,
+    SINGLE,
+    TORCH_FILE,
+    read_foreign,
+)
 from flexpredict.interop.folders import fresh_folder
 from flexpredict.interop.graph import Output, run_graph, write_graph
 from flexpredict.interop.names import to_hugging_face
@@ -25,7 +33,7 @@ from flexpredict.version import VERSION
 Target = Literal["timm", "huggingface", "onnx", "torch"]
 # Of the largest output, or of 1 where outputs are smaller.
 TOLERANCES: dict[Target, float] = {"timm": 1e-5, "huggingface": 1e-5, "onnx": 1e-4, "torch": 0.0}
-TORCH_FILE, ONNX_FILE = "checkpoint.pth.tar", "encoder.onnx"
+ONNX_FILE = "encoder.onnx"
 _BILINEAR = 2  # Pillow's number
 
 
@@ -225,7 +233,8 @@ def _onnx(asked: _Asked) -> _Both:
 
 def _torch(asked: _Asked) -> _Both:
     encoder, part, path = asked.encoder, ENCODERS[asked.which], asked.folder / TORCH_FILE
-    torch.save(_whole(asked.run) or {part: encoder.state_dict()}, path)
+    about = {"architecture": encoder.architecture, "version": VERSION}
+    torch.save(_whole(asked.run) or {part: encoder.state_dict(), OWN: about}, path)
     parts = read_foreign(path).parts
     again = Encoder(**encoder.architecture).eval()
     again.load_state_dict(parts.get(part) or parts["encoder"])
@@ -248,6 +257,7 @@ def _whole(run: Path) -> dict[str, Any] | None:
         "settings": settings.model_dump(mode="json"),
         "state": state if goes_on else {},
         "finished": (run / WEIGHTS).is_file(),
+        "metrics": _text(run / "metrics.jsonl"),
         "version": VERSION,
     }
     slots = checkpoint.read_weights(newest / checkpoint.OPTIMIZER)  # by name: <parameter>.<slot>
@@ -256,6 +266,10 @@ def _whole(run: Path) -> dict[str, Any] | None:
         epoch = state["step"] * settings.batch_size // state["images"]
         facts |= {"epoch": epoch, "batch_size": settings.batch_size, "world_size": 1}
     return {**parts, **facts}
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
 
 
 _WRITERS: dict[Target, Callable[[_Asked], _Both | None]] = {

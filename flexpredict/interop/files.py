@@ -23,7 +23,10 @@ ENCODERS = {"target": "target_encoder", "context": "encoder"}
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PREPROCESSING = "preprocessor_config.json"
 OWN = "flexpredict"  # what our own exports add, wherever a layout has room for it
+TORCH_FILE = "checkpoint.pth.tar"  # of our own exports
 _WRAPPERS = ("state_dict", "model")
+_PREFIXES = re.compile(r"^((module|_orig_mod)\.)*(ijepa\.)?")
+_PICKLED, _PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # What a number of NumPy's takes, a loss for example; none of it executes anything.
 _SCALAR = np.float64(0).__reduce__()[0]
 _NUMBERS: list[Any] = [
@@ -49,6 +52,8 @@ class Foreign:
 
 def read_foreign(path: Path) -> Foreign:
     """A released checkpoint, a state dict, or a folder of Hugging Face or timm."""
+    if path.is_dir() and not (path / CONFIG).exists() and (path / TORCH_FILE).is_file():
+        path /= TORCH_FILE  # what `export --to torch` wrote
     if path.is_dir():
         config = read_config(path)
         weights = _folder_weights(path)
@@ -57,17 +62,23 @@ def read_foreign(path: Path) -> Foreign:
     content = _read(path)
     if not isinstance(content, Mapping) or not content:
         raise ValueError(f"{path} holds no weights: expected a dictionary of tensors by name")
-    parts = {
-        name: bare(content[name])
-        for name in ("encoder", "target_encoder", "predictor")
-        if _is_weights(content.get(name))
-    }
+    parts = {}
+    for name in ("encoder", "target_encoder", "predictor"):
+        if _is_weights(content.get(name)):
+            parts[name] = bare(content[name])
+        elif odd := _odd_weight(content.get(name)):
+            raise ValueError(f"{path}: {name} holds {odd}: expected weights, which are fractions")
+    facts = {str(key): value for key, value in content.items() if key not in parts}
     if parts:
-        facts = {str(key): value for key, value in content.items() if key not in parts}
-        return Foreign(path, "flexpredict" if OWN in facts else "released", parts, facts)
+        whole = isinstance(facts.get(OWN), Mapping) and "settings" in facts[OWN]
+        return Foreign(path, "flexpredict" if whole else "released", parts, facts)
     for wrapper in _WRAPPERS:
         if _is_weights(content.get(wrapper)):
             content = content[wrapper]
+            facts.pop(wrapper)
+            break
+    else:
+        facts = {}
     if not _is_weights(content):
         raise ValueError(
             f"{path} holds {_some(content)}: expected encoder, target_encoder and predictor, as in "
@@ -75,7 +86,7 @@ def read_foreign(path: Path) -> Foreign:
         )
     weights = bare(content)
     theirs = any(name.startswith("embeddings.") for name in weights)
-    return Foreign(path, "huggingface" if theirs else "timm", {"encoder": weights})
+    return Foreign(path, "huggingface" if theirs else "timm", {"encoder": weights}, facts)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -95,17 +106,37 @@ def read_config(folder: Path) -> dict[str, Any]:
 def digest_of(path: Path) -> str:
     """A digest of a file, or of the weights in a folder."""
     digest = hashlib.sha256()
-    for file in sorted(path.glob("*.safetensors")) if path.is_dir() else [path]:
+    files = [path]
+    if path.is_dir():
+        files = sorted(path.glob("*.safetensors")) or sorted(path.glob("*.bin"))
+    for file in files:
         with file.open("rb") as stream:
             while block := stream.read(1 << 24):
                 digest.update(block)
     return digest.hexdigest()
 
 
+def steps_of(optimiser: Any) -> list[int]:
+    """The steps that an optimiser's state has counted, one for each parameter."""
+    slots = optimiser.get("state") if isinstance(optimiser, Mapping) else None
+    if not isinstance(slots, Mapping):
+        return []
+    counts = [slot.get("step") for slot in slots.values() if isinstance(slot, Mapping)]
+    return [int(count) for count in counts if isinstance(count, int | float | Tensor)]
+
+
 def bare(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without the prefixes that wrappers leave: `module.` of DDP, `ijepa.` of a classifier."""
-    stripped = {name.removeprefix("module."): value for name, value in weights.items()}
-    return {name.removeprefix("ijepa."): value for name, value in stripped.items()}
+    """Without the prefixes that wrappers leave.
+
+    `module.` is of DDP, `_orig_mod.` of torch.compile, `ijepa.` of a classifier.
+    """
+    found: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        short = _PREFIXES.sub("", name)
+        if short in found:
+            raise ValueError(f"{short} is there twice, once as {name}: which one counts is unclear")
+        found[short] = value
+    return found
 
 
 def _read(path: Path) -> Any:
@@ -131,23 +162,50 @@ def _read(path: Path) -> Any:
         ) from None
     except (RuntimeError, EOFError, OSError, KeyError, ValueError):
         raise ValueError(
-            f"{path} is cut off or damaged ({path.stat().st_size:,} bytes): fetch it again"
+            f"{path} is cut off or damaged, or no weight file ({path.stat().st_size:,} bytes): "
+            f"fetch it again"
         ) from None
 
 
 def _folder_weights(folder: Path) -> dict[str, Tensor]:
-    if (folder / SINGLE).is_file():
-        return read_weights(folder / SINGLE)
-    if not (folder / INDEX).is_file():
-        raise ValueError(
-            f"{folder} has no {SINGLE}: convert its weights to safetensors first, which execute "
-            f"nothing when they are read"
-        )
-    files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-    weights: dict[str, Tensor] = {}
-    for name in files:
-        weights |= read_weights(folder / Path(name).name)
-    return weights
+    """safetensors if there are any, else pickles, of which nothing is executed."""
+    for single, index in ((SINGLE, INDEX), (_PICKLED, _PICKLED_INDEX)):
+        if (folder / single).is_file():
+            files = [single]
+        elif (folder / index).is_file():
+            files = _listed(folder / index)
+        else:
+            continue
+        weights: dict[str, Tensor] = {}
+        for name in files:
+            found = _read(folder / Path(name).name)
+            if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+                raise ValueError(f"{folder / name} holds no weights: expected tensors by name")
+            weights |= found
+        return weights
+    raise ValueError(f"{folder} has no weights: expected {SINGLE} or {_PICKLED} in it")
+
+
+def _listed(index: Path) -> list[str]:
+    """The files that an index names."""
+    try:
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{index} does not say which weight is in which file") from None
+
+
+def _odd_weight(value: Any) -> str | None:
+    """What makes a dictionary of tensors no dictionary of weights."""
+    if not isinstance(value, Mapping) or not any(isinstance(x, Tensor) for x in value.values()):
+        return None
+    return next(
+        (
+            f"{name}, {one.dtype if isinstance(one, Tensor) else type(one).__name__}"
+            for name, one in value.items()
+            if not _is_weights({name: one})
+        ),
+        None,
+    )
 
 
 def _is_weights(value: Any) -> bool:

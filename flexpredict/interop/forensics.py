@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexpredict.interop.files import Foreign
+from flexpredict.interop.files import Foreign, steps_of
 from flexpredict.model.vit import is_sincos
 
 _INIT = 0.02  # the standard deviation of weights before training
@@ -66,7 +66,7 @@ def _batch(facts: dict[str, Any]) -> list[Finding]:
         found.append(Finding("batch_size", batch, "images of one process"))
     if facts.get("epoch") is not None:
         found.append(Finding("epoch", facts["epoch"], "file names are one ahead of this number"))
-    if facts.get("lr") is not None:
+    if isinstance(facts.get("lr"), int | float):
         found.append(Finding("lr", facts["lr"], _rate(facts["lr"])))
     if facts.get("scaler") is not None:
         found.append(Finding("scaler", "present", "item 10: trained in mixed precision"))
@@ -116,7 +116,9 @@ def _order(predictor: dict[str, Tensor]) -> list[Finding]:
 
 
 def _optimiser(foreign: Foreign) -> list[Finding]:
-    state = foreign.facts["opt"].get("state", {})
+    state = foreign.facts["opt"].get("state")
+    if not isinstance(state, dict):
+        return []
     trained = sum(len(foreign.parts.get(part, {})) for part in ("encoder", "predictor"))
     bare = trained - len(state)
     says = {
@@ -124,9 +126,8 @@ def _optimiser(foreign: Foreign) -> list[Finding]:
         3: "the two position tables and one more: mask_token, if item 2 holds",
     }.get(bare, "")
     found = [Finding("parameters without optimiser state", bare, says)]
-    steps = [slot["step"] for slot in state.values() if "step" in slot]
-    if steps:
-        done, epochs = int(max(float(step) for step in steps)), foreign.facts.get("epoch")
+    if steps := steps_of(foreign.facts["opt"]):
+        done, epochs = max(steps), foreign.facts.get("epoch")
         says = ""
         if isinstance(epochs, int) and epochs > 0:
             batch = _IMAGENET * epochs / max(done, 1)
@@ -173,8 +174,14 @@ def _projection(predictor: dict[str, Tensor], encoder: dict[str, Tensor]) -> lis
 
 
 def _distance(context: dict[str, Tensor], target: dict[str, Tensor]) -> list[Finding]:
-    names = [name for name in context if name in target and "pos_embed" not in name]
+    names = [
+        name
+        for name, value in context.items()
+        if "pos_embed" not in name and name in target and target[name].shape == value.shape
+    ]
     apart = sum(float((context[x].float() - target[x].float()).square().sum()) for x in names)
     size = sum(float(target[x].float().square().sum()) for x in names)
     says = "0 would mean one encoder stored twice; near the end of training they are close"
+    if size == 0:
+        return []
     return [Finding("distance of the two encoders", math.sqrt(apart / size), says)]

@@ -21,7 +21,7 @@ def push(folder: Path, to: str, *, private: bool = False) -> str:
         api = hub.HfApi()
         api.create_repo(to, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=to, folder_path=folder, allow_patterns=_FILES))
-    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+    except Exception as error:  # of the hub, of the network below it, …
         raise RuntimeError(f"{to} could not be written: {_first_line(error)}") from None
 
 
@@ -35,8 +35,11 @@ def pull(source: str, out: Path, *, revision: str | None = None) -> Path:
         return out
     hub = need("huggingface_hub", "hf")
     try:
-        hub.snapshot_download(source, revision=revision, local_dir=out, allow_patterns=_FILES)
-    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+        there = hub.HfApi().list_repo_files(source, revision=revision)
+        safe = any(name.endswith(".safetensors") for name in there)
+        patterns = _FILES if safe else [*_FILES, "pytorch_model*.bin"]
+        hub.snapshot_download(source, revision=revision, local_dir=out, allow_patterns=patterns)
+    except Exception as error:
         raise RuntimeError(f"{source} could not be fetched: {_first_line(error)}") from None
     return out
 
@@ -48,6 +51,8 @@ def _local(place: str) -> Path | None:
 
 
 def _copy(folder: Path, out: Path) -> None:
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{out} is within {folder}: choose a place outside of it")
     with fresh_folder(out) as new:
         shutil.copytree(folder, new, dirs_exist_ok=True)
 

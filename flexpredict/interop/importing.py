@@ -1,6 +1,7 @@
 """Weights of others become a run folder that every command takes."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from flexpredict.config import Settings, recipe_names, settings_from
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import DESCRIPTION, WEIGHTS, Which
 from flexpredict.interop.account import Account, take
-from flexpredict.interop.files import ENCODERS, OWN, Foreign, digest_of
+from flexpredict.interop.files import ENCODERS, OWN, Foreign, digest_of, steps_of
 from flexpredict.interop.folders import fresh_folder
 from flexpredict.interop.names import Names, names_of
 from flexpredict.interop.shapes import Shape, grid_of, statistics_of
@@ -45,7 +46,8 @@ class Imported:
     settings: Settings | None = None  # known where there is a predictor
     slots: dict[str, Tensor] = field(default_factory=dict)  # the optimiser's
     state: dict[str, Any] = field(default_factory=dict)  # of training, where it can go on
-    last: dict[str, Any] = field(default_factory=dict)  # line of its metrics, as far as is known
+    step: int = 0  # how far training came, where it cannot
+    metrics: str = ""  # lines, as far as they are known
 
 
 def convert(
@@ -64,7 +66,7 @@ def convert(
     then recomputed, or interpolated where they are not sin-cos or `resize` says so.
     """
     account = Account()
-    which = _which(foreign, encoder, account)
+    which = account.encoder = _which(foreign, encoder, account)
     if foreign.layout == "flexpredict":
         if image_size is not None:
             raise ValueError("a run goes on at its own image size: leave --image-size out")
@@ -90,7 +92,9 @@ def convert(
     kept = {
         name: value for name, value in foreign.facts.items() if isinstance(value, int | float | str)
     }
-    imported.last = _last(foreign.facts)
+    last = _last(foreign.facts)
+    imported.metrics = json.dumps(last) + "\n" if last else ""
+    imported.step = last.get("step", 0)
     imported.about = {"layout": foreign.layout, "file": foreign.path.name, **kept}
     return imported
 
@@ -106,17 +110,18 @@ def _write(imported: Imported, out: Path, source: Path) -> None:
     settings = imported.settings
     if settings is not None:
         checkpoint.write_text(out / "config.yaml", settings.to_yaml())
-        weights = {
-            f"{part}.{name}": value
-            for part, values in imported.weights.items()
-            for name, value in values.items()
-        }
-        state = imported.state or {"step": imported.last.get("step", 0), "imported": True}
+        weights, known = {}, set()
+        for part, values in imported.weights.items():
+            for name, value in values.items():
+                # Two encoders may have been stored as one.
+                weights[f"{part}.{name}"] = value.clone() if value.data_ptr() in known else value
+                known.add(value.data_ptr())
+        state = imported.state or {"step": imported.step, "imported": True}
         checkpoint.write(out, state["step"], weights, imported.slots, state)
         about |= {"settings": settings.digest(), "seed": settings.seed}
     about |= {"imported": {"sha256": digest_of(source), **imported.about}}
-    if imported.last:
-        checkpoint.write_text(out / "metrics.jsonl", json.dumps(imported.last) + "\n")
+    if imported.metrics:
+        checkpoint.write_text(out / "metrics.jsonl", imported.metrics)
     part = ENCODERS[imported.which]
     chosen = imported.weights.get(part) or imported.weights["encoder"]
     if not imported.state or imported.about["finished"]:  # else the run still has to go on
@@ -130,7 +135,7 @@ def _which(foreign: Foreign, asked: Which | None, account: Account) -> Which:
         raise ValueError(f"encoder={asked!r}: choose 'target' or 'context'")
     if foreign.layout in ("released", "flexpredict"):
         which: Which = asked or "target"
-        settings = foreign.facts.get(OWN, {}).get("settings", {})
+        settings = _own_facts(foreign).get("settings", {})
         if ENCODERS[which] not in foreign.parts and settings.get("objective") != "mae":
             other = "context" if which == "target" else "target"
             raise ValueError(
@@ -138,7 +143,10 @@ def _which(foreign: Foreign, asked: Which | None, account: Account) -> Which:
                 f"import its {other} encoder with --encoder {other}"
             )
         return which
-    said = foreign.config.get(OWN, {}).get("encoder")
+    own = foreign.config.get(OWN)
+    said = own.get("encoder") if isinstance(own, dict) else None
+    if said not in (None, *ENCODERS):
+        raise ValueError(f"{foreign.path} calls its encoder {said!r}: say which with --encoder")
     if asked is None and said is None:
         account.notes.append(
             "one encoder, taken for the context encoder, which published I-JEPA weights at Hugging "
@@ -150,6 +158,7 @@ def _which(foreign: Foreign, asked: Which | None, account: Account) -> Which:
 def _meta_encoder(shape: Shape, grid: tuple[int, int], foreign: Foreign) -> Encoder:
     ratio = SHAPES[shape.model].mlp_ratio if shape.model else shape.hidden / shape.dim
     said = foreign.config.get("pretrained_cfg")  # timm's
+    said = said or _own_facts(foreign).get("architecture")
     mean, std = statistics_of(foreign.path, shape.in_channels, said)
     with torch.device("meta"):
         return Encoder(
@@ -258,9 +267,19 @@ def _resize(
         imported.settings = imported.settings.model_copy(update={"image_size": size})
 
 
+def _own_facts(foreign: Foreign) -> dict[str, Any]:
+    """What our own exports say of themselves."""
+    own = foreign.facts.get(OWN, {})
+    if not isinstance(own, dict) or not all(
+        isinstance(own.get(key, {}), dict) for key in ("settings", "state", "architecture")
+    ):
+        raise ValueError(f"{foreign.path}: its entry {OWN!r} is not one that an export writes")
+    return own
+
+
 def _own(foreign: Foreign, which: Which, account: Account) -> Imported:
     """A run that was exported whole, which can go on where it was."""
-    own = foreign.facts[OWN]
+    own = {"finished": True, "state": {}, "metrics": "", **_own_facts(foreign)}
     settings = settings_from(own["settings"], origin=str(foreign.path))
     with torch.device("meta"):
         objective = build_objective(settings)
@@ -272,26 +291,33 @@ def _own(foreign: Foreign, which: Which, account: Account) -> Imported:
         names: Names = {name: (name,) for name in expected}
         weights[part] = take(part, foreign.parts[part], names, expected, account)
     slots = foreign.facts.get("opt") or {}
+    if not isinstance(slots, dict) or not all(isinstance(x, Tensor) for x in slots.values()):
+        raise ValueError(f"{foreign.path}: opt is not the optimiser's state of an export")
     account.notes.append(f"opt: {len(slots)} tensors of the optimiser, used")
     about = {"layout": "flexpredict", "file": foreign.path.name, "finished": own["finished"]}
     architecture = dict(objective.encoders["target"].architecture)
     return Imported(
-        which, architecture, weights, account, about, settings, dict(slots), dict(own["state"])
-    )
+        which, architecture, weights, account, about, settings, dict(slots), dict(own["state"]),
+        metrics=str(own["metrics"]),
+    )  # fmt: skip
 
 
 def _last(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What training logged last; steps are known to the optimiser alone."""
-    if not all(isinstance(facts.get(name), int | float) for name in ("epoch", "loss")):
+    known = [facts.get(name) for name in ("epoch", "loss")]
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in known):
         return {}
-    slots = (facts.get("opt") or {}).get("state", {}).values()
-    step = max((int(slot["step"]) for slot in slots if "step" in slot), default=0)
+    step = max(steps_of(facts.get("opt")), default=0)
     return {"step": step, "epoch": facts["epoch"], "loss": facts["loss"]}
 
 
 def _account_for_facts(foreign: Foreign, account: Account) -> None:
     for name in foreign.facts:
-        if name == "opt":
+        if name == OWN:
+            continue
+        if foreign.layout != "released":
+            account.left_out[name] = "beside the weights, and none of them"
+        elif name == "opt":
             account.left_out[name] = "its state goes by the order of parameters, which codes change"
         elif name not in _KNOWN_FACTS:
             raise ValueError(
@@ -299,7 +325,7 @@ def _account_for_facts(foreign: Foreign, account: Account) -> None:
                 f"encoder, target_encoder, predictor, opt, {', '.join(sorted(_KNOWN_FACTS))}"
             )
     said = {name: foreign.facts[name] for name in sorted(_KNOWN_FACTS & foreign.facts.keys())}
-    if said:
+    if said and foreign.layout == "released":
         text = ", ".join(
             f"{name} {'a state' if isinstance(value, Mapping) else str(value).lower()}"
             for name, value in said.items()

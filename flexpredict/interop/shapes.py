@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flexpredict.interop.files import PREPROCESSING, Foreign
+from flexpredict.interop.files import OWN, PREPROCESSING, Foreign
 from flexpredict.interop.names import Style, names_of
 from flexpredict.model.vit import IMAGENET_MEAN, IMAGENET_STD, SHAPES, Size
 
@@ -63,7 +63,8 @@ class Shape:
                 f"{found}, which is {known or 'none of ours'}: --model {model} is of width "
                 f"{asked.dim} and depth {asked.depth}"
             )
-        heads = _heads(foreign.config) or (SHAPES[known].heads if known else None)
+        _check_config(foreign, dim, depth, hidden[0], patch_size, channels, patches)
+        heads = _heads(foreign) or (SHAPES[known].heads if known else None)
         if heads is None:
             raise ValueError(
                 f"{found}, which is none of {', '.join(SHAPES)}: weights do not tell the number "
@@ -93,9 +94,54 @@ def _check_hugging_face(foreign: Foreign) -> None:
             )
 
 
-def _heads(config: Mapping[str, Any]) -> int | None:
-    found = config.get("num_attention_heads") or config.get("model_args", {}).get("num_heads")
-    return None if found is None else int(found)
+def _check_config(
+    foreign: Foreign, dim: int, depth: int, hidden: int, patch: int, channels: int, patches: int
+) -> None:
+    """What a folder says of its model has to be true of its weights."""
+    arguments = _arguments(foreign)
+    found = {
+        ("num_hidden_layers", "depth"): depth, ("hidden_size", "embed_dim"): dim,
+        ("intermediate_size", ""): hidden, ("patch_size", "patch_size"): patch,
+        ("num_channels", "in_chans"): channels,
+    }  # fmt: skip
+    said = {
+        name: (source[name], value)
+        for names, value in found.items()
+        for name, source in zip(names, (foreign.config, arguments), strict=True)
+        if isinstance(source.get(name), int)
+    }
+    for name, (expected, value) in said.items():
+        if expected != value:
+            raise ValueError(
+                f"{foreign.path}: config.json says {name}={expected}, and by the weights it is "
+                f"{value}: weights are missing, or of another model"
+            )
+    for name, source in (("image_size", foreign.config), ("img_size", arguments)):
+        size = source.get(name)
+        if isinstance(size, int | list):
+            height, width = size if isinstance(size, list) else (size, size)
+            if height // patch * (width // patch) != patches:
+                raise ValueError(
+                    f"{foreign.path}: config.json says {name}={size}, and the weights have "
+                    f"{patches} positions, for patches of {patch}: they are of another size"
+                )
+
+
+def _arguments(foreign: Foreign) -> Mapping[str, Any]:
+    """Those of timm."""
+    found = foreign.config.get("model_args") or {}
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{foreign.path}: model_args in its config.json are no settings")
+    return found
+
+
+def _heads(foreign: Foreign) -> int | None:
+    own = foreign.facts.get(OWN, {}).get("architecture", {})
+    found = foreign.config.get("num_attention_heads") or _arguments(foreign).get("num_heads")
+    found = found or own.get("heads")
+    if found is not None and not isinstance(found, int):
+        raise ValueError(f"{foreign.path}: {found!r} is no number of attention heads")
+    return found
 
 
 def statistics_of(
@@ -104,11 +150,20 @@ def statistics_of(
     """Mean and standard deviation of the channels: as said, as the folder says, or as is usual."""
     path = folder / PREPROCESSING
     if not said and path.is_file():
-        found = json.loads(path.read_text())
-        said = {"mean": found.get("image_mean"), "std": found.get("image_std")}
+        try:
+            found = json.loads(path.read_text())
+            said = {"mean": found.get("image_mean"), "std": found.get("image_std")}
+        except (ValueError, AttributeError):
+            raise ValueError(f"{path} is not readable: expected image_mean and image_std") from None
     said, rgb = said or {}, channels == 3
-    mean = said.get("mean") or (IMAGENET_MEAN if rgb else (0.5,) * channels)
-    return list(mean), list(said.get("std") or (IMAGENET_STD if rgb else (0.25,) * channels))
+    mean = list(said.get("mean") or (IMAGENET_MEAN if rgb else (0.5,) * channels))
+    std = list(said.get("std") or (IMAGENET_STD if rgb else (0.25,) * channels))
+    if not len(mean) == len(std) == channels:
+        raise ValueError(
+            f"{folder}: {channels} channels need as many means and standard deviations, not "
+            f"{len(mean)} and {len(std)}"
+        )
+    return mean, std
 
 
 def grid_of(shape: Shape, image_size: Size | None) -> tuple[int, int]:

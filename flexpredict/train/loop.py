@@ -74,8 +74,7 @@ def train(
     objective = build.build_objective(settings)
     first_weights = None
     if settings.init is not None and not (resume and checkpoint.newest(run)):
-        init = Path(settings.init)
-        first_weights = build.start_from(objective, init, predictor=settings.init_predictor)
+        first_weights = build.start_from(objective, settings, Path(settings.init))
     sampler = build.build_sampler(settings, objective.encoder.grid)
     chunks = Chunks(sampler, settings.seed, settings.chunk_size, settings.accumulate)
     batches = build.build_batches(settings, source, ranks.rank, ranks.world, beside=chunks)

@@ -8,7 +8,7 @@ from typing import Any
 import miniatures
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import flexpredict as fp
 from flexpredict.interop import extras
@@ -128,6 +128,58 @@ def test_baseline__of_timm(tmp_path: Path) -> None:
         4,
         6,
     )
+
+
+@pytest.mark.parametrize("kind", ["vit_mae", "ijepa"])
+def test_folder__what_it_says_has_to_be_true(kind: str, tmp_path: Path) -> None:
+    folder, _ = _folder(kind, tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | {"layer_norm_eps": 1e-6}
+    ways: list[dict[str, Any]] = [{"pool": "mean"}, {}] if kind == "ijepa" else [{"pool": "mean"}]
+    wrong = [{"num_hidden_layers": 3}, {"hidden_size": 64}, {"image_size": 64}]
+    for change in [*wrong, {"num_attention_heads": "x"}, {"num_attention_heads": 5}]:
+        (folder / "config.json").write_text(json.dumps(config | change))
+        for way in ways:
+            with pytest.raises(ValueError, match=r"fit|config\.json says|heads|not read as"):
+                fp.import_weights(folder, tmp_path / "x", **way)
+    (folder / "config.json").write_text(json.dumps(config))
+    for text in ("[1]", "{", '{"image_mean": [0.5], "image_std": [0.5]}'):
+        (folder / "preprocessor_config.json").write_text(text)
+        for way in ways:
+            with pytest.raises(ValueError, match=r"not readable|3 channels need as many"):
+                fp.import_weights(folder, tmp_path / "x", **way)
+    (folder / "preprocessor_config.json").unlink()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:2000])
+    for way in ways:
+        with pytest.raises(ValueError, match=r"cannot be read|not read as"):
+            fp.import_weights(folder, tmp_path / "x", **way)
+    weights.unlink()
+    (folder / "model.safetensors.index.json").write_text("{}")
+    for way in ways:
+        with pytest.raises(ValueError, match=r"which weight is in|not read as"):
+            fp.import_weights(folder, tmp_path / "x", **way)
+    assert not (tmp_path / "x").exists()
+
+
+@torch.inference_mode()
+def test_folder__of_pickled_weights(tmp_path: Path) -> None:
+    """Read as weights and nothing else."""
+    folder, model = _folder("ijepa", tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    wanted = model(images).last_hidden_state.mean(1)
+    fp.import_weights(folder, tmp_path / "wrapped", pool="mean")
+    found = fp.load(tmp_path / "wrapped", encoder="context")
+    torch.testing.assert_close(found.features(images), wanted, rtol=0, atol=1e-5)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-6}))
+    fp.import_weights(folder, tmp_path / "run")
+    found = fp.load(tmp_path / "run", encoder="context")
+    torch.testing.assert_close(found.features(images), wanted, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="leave out --model"):
+        fp.import_weights(folder, tmp_path / "x", pool="mean", image_size=64)
 
 
 def test_baseline__refusals(tmp_path: Path) -> None:

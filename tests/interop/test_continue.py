@@ -42,11 +42,11 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_init__whole_or_without_predictor(stop: Path) -> None:
-    settings = settings_from(RUN)
-    fresh = build_objective(settings).predictor.state_dict()
+    fresh = build_objective(settings_from(RUN)).predictor.state_dict()
     for predictor in (True, False):
+        settings = settings_from(RUN | {"form": "released", "init_predictor": predictor})
         objective = build_objective(settings)
-        said = start_from(objective, stop, predictor=predictor)
+        said = start_from(objective, settings, stop)
         assert said.endswith("the predictor is new") != predictor
         for part, seed in (("encoder", 0), ("target_encoder", 2)):
             given = synthetic.encoder(ONE, seed)
@@ -66,9 +66,23 @@ def test_init__no_run(tmp_path: Path, photos: Path, command: Command) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_init__a_predictor_goes_on_as_it_was_trained(stop: Path) -> None:
+    def start(**other: Any) -> str:
+        settings = settings_from(RUN | other)
+        return start_from(build_objective(settings), settings, stop)
+
+    with pytest.raises(ValueError, match=r"trained with form=released, not paper: set form="):
+        start()
+    assert start(init_predictor=False).endswith("the predictor is new")
+    assert start(form="released", noise_std=0.25).endswith("target_encoder")
+    assert start(form="released", noise_std=0.5).endswith("was trained with noise_std=0.25")
+    assert start(positions="sincos").endswith("was trained with positions=stop")
+
+
 def test_init__one_encoder_for_both_at_another_size(lone: Path) -> None:
-    objective = build_objective(settings_from(RUN | {"image_size": [96, 64]}))
-    start_from(objective, lone)
+    settings = settings_from(RUN | {"image_size": [96, 64]})
+    objective = build_objective(settings)
+    start_from(objective, settings, lone)
     given = synthetic.encoder(ONE, 7)
     for encoder in objective.encoders.values():
         assert torch.equal(encoder.norm.bias, given["norm.bias"])

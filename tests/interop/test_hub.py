@@ -29,6 +29,9 @@ def test_push_pull__a_folder_of_ones_own(exported: Path, tmp_path: Path, command
     code, _, err = command("push", exported, shelf)
     assert code == 2
     assert "not empty" in err
+    code, _, err = command("push", exported, exported / "inner")
+    assert code == 2
+    assert "choose a place outside" in err
     code, _, err = command("push", tmp_path, tmp_path / "else")
     assert "is no exported folder" in err
     assert command("pull", shelf, "--out", tmp_path / "back")[0] == 0
@@ -45,6 +48,13 @@ def test_push_pull__the_hub(
     seen: dict[str, Any] = {}
 
     class Api:
+        files = ("model.safetensors", "pytorch_model.bin")
+
+        def list_repo_files(self, name: str, **_: Any) -> tuple[str, ...]:
+            if name == "me/nothing":
+                raise LookupError("no way there")  # as libraries below the hub's may
+            return self.files
+
         def create_repo(self, name: str, **how: Any) -> None:
             seen["made"] = (name, how)
 
@@ -52,7 +62,8 @@ def test_push_pull__the_hub(
             seen["sent"] = what
             return f"https://hub/{what['repo_id']}"
 
-    def snapshot(name: str, *, local_dir: Path, **_: Any) -> None:
+    def snapshot(name: str, *, local_dir: Path, allow_patterns: list[str], **_: Any) -> None:
+        seen["pickles"] = "pytorch_model*.bin" in allow_patterns
         if name != "me/mine":
             raise OSError("no such model\nlong story")
         local_dir.mkdir()
@@ -65,6 +76,12 @@ def test_push_pull__the_hub(
     assert seen["made"] == ("me/mine", {"private": True, "exist_ok": True})
     assert seen["sent"]["folder_path"] == exported
     assert command("pull", "me/mine", "--out", tmp_path / "got")[0] == 0
+    assert not seen["pickles"]
+    monkeypatch.setattr(Api, "files", ("pytorch_model.bin",))
+    assert command("pull", "me/mine", "--out", tmp_path / "again")[0] == 0
+    assert seen["pickles"]
+    code, _, err = command("pull", "me/nothing", "--out", tmp_path / "not")
+    assert (code, err) == (1, "flexpredict: me/nothing could not be fetched: no way there\n")
     code, _, err = command("pull", "me/other", "--out", tmp_path / "not")
     assert code == 1
     assert err == "flexpredict: me/other could not be fetched: no such model\n"

@@ -192,6 +192,18 @@ def _refusals() -> dict[str, tuple[Any, str]]:
             synthetic.released(one._replace(dim=32, hidden=128)),
             "width 32, depth 4, MLP 128, which is none of vit_nano",
         ),
+        "twice": (
+            changed("encoder", lambda w: w.update({"module.norm.bias": torch.zeros(64)})),
+            "norm.bias is there twice, once as module.norm.bias",
+        ),
+        "whole numbers": (
+            changed("target_encoder", lambda w: w.update(count=torch.tensor(3))),
+            "target_encoder holds count, torch.int64",
+        ),
+        "not our export": (
+            synthetic.released(one) | {"flexpredict": {"settings": 3}},
+            "is not one that an export writes",
+        ),
         "other network": ({"conv1.weight": torch.zeros(3)}, "its first keys are conv1.weight"),
     }  # fmt: skip
 
@@ -248,6 +260,46 @@ def test_import__damaged_or_wrong(tmp_path: Path, command: Command) -> None:
     assert json.loads(out)["keys"]["predictor"] == 32
     code, _, err = command("import", path, "--out", tmp_path / "run")
     assert "not empty" in err
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"lr": [1, 2], "opt": ["?"]}, {"opt": {"state": 3}}, {"loss": float("nan")},
+        {"opt": {"state": {0: 1, 1: {"step": "x"}}}},
+    ],
+)  # fmt: skip
+def test_import__odd_facts_are_no_obstacle(odd: dict[str, Any], tmp_path: Path) -> None:
+    content = synthetic.released(SMALL["stop-b16"]) | odd
+    torch.save(content, tmp_path / "x.pth.tar")
+    fp.import_weights(tmp_path / "x.pth.tar", tmp_path / "run")
+    assert fp.inspect_weights(tmp_path / "x.pth.tar")
+    for line in (tmp_path / "run").glob("metrics.jsonl"):
+        assert "NaN" not in line.read_text()
+
+
+def test_import__two_encoders_stored_as_one(tmp_path: Path) -> None:
+    content = synthetic.released(SMALL["stop-b16"])
+    content["target_encoder"] = content["encoder"]
+    torch.save(content, tmp_path / "x.pth.tar")
+    fp.import_weights(tmp_path / "x.pth.tar", tmp_path / "run")
+    one, two = (fp.load(tmp_path / "run", encoder=e) for e in ("context", "target"))
+    assert _equal(one.state_dict(), two.state_dict())
+    found = {one.what: one.value for one in fp.inspect_weights(tmp_path / "x.pth.tar")}
+    assert found["distance of the two encoders"] == 0
+
+
+def test_import__wrapped_and_prefixed(tmp_path: Path, command: Command) -> None:
+    one = SMALL["ijepa-h14"]
+    weights = {f"module._orig_mod.{k}": v for k, v in synthetic.encoder(one, 0).items()}
+    torch.save({"model": weights, "args": 1}, tmp_path / "x.pth")
+    code, out, _ = command("import", tmp_path / "x.pth", "--out", tmp_path / "run")
+    assert code == 0
+    assert "left out: args: beside the weights" in out
+    hint = out.splitlines()[-1]
+    assert hint.endswith(", encoder='context')")
+    loaded = fp.load(tmp_path / "run", encoder="context")
+    assert _equal(loaded.state_dict(), synthetic.encoder(one, 0))
 
 
 def test_import__context_of_two(tmp_path: Path) -> None:
