@@ -1,0 +1,46 @@
+"""Tables in docs/results.md are those of the committed lines."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexpredict.study.plan import read_study, study_names, trials
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    import results
+
+    return results
+
+
+def test_page__is_filled_from_the_lines(results: Any) -> None:
+    text = results.PAGE.read_text()
+    assert results.filled(text) == text, "run: python benchmarks/results.py"
+    assert text.count("| seeds |") == text.count("<!-- end -->") > 0
+
+
+def test_page__every_table_names_lines_that_are_there(results: Any) -> None:
+    with pytest.raises(ValueError, match="no lines in results/nothing"):
+        results.filled("<!-- nothing - -->\n<!-- end -->")
+    with pytest.raises(ValueError, match="no column 'luck'"):
+        results.filled("<!-- figure4-demo sincos: luck -->\n<!-- end -->")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*/results.jsonl")), ids=str)
+def test_lines__are_of_the_studies_that_ship(path: Path) -> None:
+    """Settings by their digest: who changes a recipe or a study has to run it again."""
+    name = path.parent.name
+    if name not in study_names():
+        pytest.skip(f"{name} is no study of the package")
+    study = read_study(name)
+    planned = {(t.variant, t.seed): t.settings.digest() for t in trials(study, study.data or "")}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(line["variant"], line["seed"]): line["settings"] for line in lines} == planned
+    assert {line["asked"] for line in lines} == {study.asked}
