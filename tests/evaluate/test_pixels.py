@@ -1,5 +1,6 @@
 """Mean colours as an encoder: by definition, through an evaluation, and what it cannot do."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +29,17 @@ def test_features__are_means_of_patches() -> None:
     assert encoder_digest(encoder) != encoder_digest(_pixels())
 
 
-def test_pixels__are_evaluated_like_any_encoder(runs: list[Path], photos: Path) -> None:
-    found = fp.knn(runs[0], data=photos, encoder="pixels", device="cpu")
+def test_pixels__are_evaluated_like_any_encoder(
+    runs: list[Path], photos: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"  # evaluations are kept in it, and the runs are for all tests
+    shutil.copytree(runs[0], run)
+    found = fp.knn(run, data=photos, encoder="pixels", device="cpu")
     assert found.encoder == "pixels"
     assert found.result["accuracy"] > 0
-    again = fp.probe(runs[0], data=photos, encoder="pixels", epochs=1, device="cpu")
+    again = fp.probe(run, data=photos, encoder="pixels", epochs=1, device="cpu")
     assert again.layers == 1
     with pytest.raises(ValueError, match="pixels have one layer"):
-        fp.knn(runs[0], data=photos, encoder="pixels", layers=2, device="cpu")
+        fp.knn(run, data=photos, encoder="pixels", layers=2, device="cpu")
     with pytest.raises(ValueError, match="no weights to fine-tune"):
-        fp.finetune(runs[0], data=photos, encoder="pixels", device="cpu")
+        fp.finetune(run, data=photos, encoder="pixels", device="cpu")
