@@ -6,29 +6,20 @@
 >>> z = encoder.features(images)
 """
 
-from flexpredict.api import (
+from flexpredict.api.evaluation import (
     boxes,
-    demo,
-    doctor,
-    draw_coverage,
-    export,
     features,
-    figures,
     finetune,
-    import_weights,
-    inspect_weights,
     knn,
-    load,
     logistic,
-    pretrain,
     probe,
-    pull,
-    push,
-    run_study,
     shifts,
     video,
-    write_report,
 )
+from flexpredict.api.exchange import export, import_weights, inspect_weights, pull, push
+from flexpredict.api.pretraining import demo, doctor, load, pretrain
+from flexpredict.api.reporting import draw_coverage, figures, write_report
+from flexpredict.api.studying import run_study
 from flexpredict.config import Settings
 from flexpredict.model.masking import EvenMasks, Masks, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions, sincos_positions

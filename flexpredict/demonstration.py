@@ -13,6 +13,7 @@ from flexpredict.engine.checkpoint import write_text
 from flexpredict.engine.distributed import pick_device
 from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
+from flexpredict.model.pixels import PixelMeans
 from flexpredict.report.demo_page import write_demo_page
 from flexpredict.train.monitor import Tally
 from flexpredict.train.together import Job, train_together
@@ -55,7 +56,7 @@ def run_demo(out: Path, *, minutes: float, seed: int, device: str | None = None)
     place = pick_device(device)
     accuracies = {
         "majority": tasks.majority(),
-        "pixels": tasks.probe_pixels(size),
+        "pixels": tasks.probe(PixelMeans((8, 8), size // 8)),
         "untrained": tasks.probe(build_encoder(settings).eval().to(place)),
         **{name: tasks.probe(load_encoder(out / name).to(place)) for name in RUNS},
     }

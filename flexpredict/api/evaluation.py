@@ -289,7 +289,9 @@ def _keep(run: str | Path, found: Evaluation) -> Evaluation:
 def _encoder(run: str | Path, encoder: Encoders, device: str | None) -> Encoder:
     """A run's encoder on the device that evaluations use."""
     if encoder == "pixels":
-        return PixelMeans(load(run)).to(pick_device(device))
+        like = load(run)
+        statistics = like.architecture["mean"], like.architecture["std"]
+        return PixelMeans(like.grid, like.patch_size, *statistics).to(pick_device(device))
     if encoder == "untrained":
         config = folder_of(run) / CONFIG
         if not config.is_file():

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 import flexpredict
-from flexpredict.api import make_trial
+from flexpredict.api.studying import make_trial
 from flexpredict.cli.shared import Device, Json, app, print_json
 
 

@@ -140,12 +140,6 @@ def content_digest(source: Source) -> str:
     return digest.hexdigest()
 
 
-def block_means(source: Source, blocks: int, *, image_size: tuple[int, int]) -> Tensor:
-    """The plainest features: mean colours of blocks × blocks parts, (images, blocks² · c)."""
-    images = read_images(source, range(len(source)), image_size, _PLAIN).float()
-    return torch.nn.functional.adaptive_avg_pool2d(images, blocks).flatten(1)
-
-
 class _Batches(Dataset[Tensor | str]):
     """Batches of decoded images, made by worker processes; a string says why there is none."""
 

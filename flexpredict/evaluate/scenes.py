@@ -9,7 +9,7 @@ from torch import Tensor
 from flexpredict.data.scenes import TASKS
 from flexpredict.data.sources import MemorySource, Progress
 from flexpredict.data.sources.scenes import scenes
-from flexpredict.evaluate.features import block_means, extract
+from flexpredict.evaluate.features import extract
 from flexpredict.evaluate.ridge import ridge_probe
 from flexpredict.model.vit import Encoder
 
@@ -40,13 +40,6 @@ class SceneTasks:
         """Test accuracy of every task, in percent, on frozen features."""
         return self._probe(
             extract(encoder, self.train, layers=layers), extract(encoder, self.test, layers=layers)
-        )
-
-    def probe_pixels(self, size: int, blocks: int = 8) -> dict[str, float]:
-        """The same on block means of the pixels."""
-        return self._probe(
-            block_means(self.train, blocks, image_size=(size, size)),
-            block_means(self.test, blocks, image_size=(size, size)),
         )
 
     def majority(self) -> dict[str, float]:

@@ -1,26 +1,33 @@
 """Mean colours of patches as features: what any encoder has to be better than."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flexpredict.model.vit import Encoder, Resize
+from flexpredict.model.vit import IMAGENET_MEAN, IMAGENET_STD, Encoder, Resize
 
 
 class PixelMeans(Encoder):
     """Takes images as an encoder does and learns nothing; features are all patches in a row."""
 
-    def __init__(self, like: Encoder) -> None:
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        patch_size: int,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+    ) -> None:
         nn.Module.__init__(self)  # an encoder in what it does, not in what it is made of
-        self.grid, self.patch_size, self.in_channels = like.grid, like.patch_size, like.in_channels
-        self.dim = self.in_channels * self.grid[0] * self.grid[1]
-        known = {name: like.architecture[name] for name in ("mean", "std")}
-        self.architecture = {"pixels": self.grid, "patch_size": self.patch_size, **known}
+        self.architecture = {"pixels": grid, "patch_size": patch_size, "mean": mean, "std": std}
+        self.grid, self.patch_size, self.in_channels = grid, patch_size, len(mean)
+        self.dim = self.in_channels * grid[0] * grid[1]
         self.blocks = nn.ModuleList([nn.Identity()])
         self.norm = nn.Identity()  # type: ignore[assignment]
         self.pos_embed = nn.Parameter(torch.zeros(0), requires_grad=False)  # says where it is
-        for name in ("mean", "std"):
-            self.register_buffer(name, getattr(like, name).clone(), persistent=False)
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def layers(
         self, images: Tensor, count: int, *, norm: bool = True, resize: Resize = "recompute"
@@ -38,15 +45,3 @@ class PixelMeans(Encoder):
         del resize
         (means,) = self.feature_maps(images, layers=layers)
         return F.adaptive_avg_pool2d(means, self.grid).flatten(1)
-
-    def forward(
-        self,
-        images: Tensor,
-        keep: Tensor | None = None,
-        places: Tensor | None = None,
-        *,
-        resize: Resize = "recompute",
-    ) -> Tensor:
-        assert keep is None
-        assert places is None
-        return self.layers(images, 1, resize=resize)[0]

@@ -7,7 +7,7 @@ import torch
 from flexpredict.data.sources import MemorySource, open_source
 from flexpredict.data.sources.scenes import cache_folder
 from flexpredict.data.transforms import Transform, read_images
-from flexpredict.evaluate.features import block_means, cached, extract
+from flexpredict.evaluate.features import cached, extract
 from flexpredict.model.vit import Resize, create_encoder
 
 
@@ -32,12 +32,6 @@ def test_extract__folder_equals_memory(pictures: np.ndarray, photos: Path) -> No
     order = [int(Path(source.name(i)).stem) for i in range(len(source))]
     memory = extract(encoder, MemorySource(pictures))
     torch.testing.assert_close(extract(encoder, source), memory[order], rtol=1e-4, atol=1e-5)
-
-
-def test_block_means__are_means(pictures: np.ndarray) -> None:
-    means = block_means(MemorySource(pictures), 4, image_size=(32, 32)).view(-1, 3, 4, 4)
-    expected = pictures[5, 8:16, 16:24, 1].mean()
-    assert abs(means[5, 1, 1, 2].item() - expected) < 1e-3
 
 
 @pytest.mark.parametrize("resize", ["recompute", "interpolate"])

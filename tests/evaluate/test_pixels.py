@@ -10,23 +10,18 @@ import torch
 import flexpredict as fp
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.model.pixels import PixelMeans
-from flexpredict.model.vit import create_encoder
-
-
-def _pixels(**more: object) -> PixelMeans:
-    return PixelMeans(create_encoder("vit_nano", patch_size=4, image_size=(8, 12), **more))  # type: ignore[arg-type]
 
 
 def test_features__are_means_of_patches() -> None:
     images = torch.randint(0, 256, (2, 3, 8, 12), dtype=torch.uint8)
-    encoder = _pixels(mean=(0.5,) * 3, std=(0.5,) * 3)
+    encoder = PixelMeans((2, 3), 4, mean=(0.5,) * 3, std=(0.5,) * 3)
     blocks = images.numpy().reshape(2, 3, 2, 4, 3, 4).mean(axis=(3, 5))
     wanted = (blocks / 255 - 0.5) / 0.5
     np.testing.assert_allclose(encoder.features(images), wanted.reshape(2, -1), atol=1e-6)
     np.testing.assert_allclose(encoder.feature_maps(images)[0], wanted, atol=1e-6)
     larger = images.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
     np.testing.assert_allclose(encoder.features(larger), wanted.reshape(2, -1), atol=1e-6)
-    assert encoder_digest(encoder) != encoder_digest(_pixels())
+    assert encoder_digest(encoder) != encoder_digest(PixelMeans((2, 3), 4))
 
 
 def test_pixels__are_evaluated_like_any_encoder(

@@ -33,12 +33,10 @@ def test_page__every_table_names_lines_that_are_there(results: Any) -> None:
         results.filled("<!-- figure4-demo sincos: luck -->\n<!-- end -->")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*/results.jsonl")), ids=str)
-def test_lines__are_of_the_studies_that_ship(path: Path) -> None:
+@pytest.mark.parametrize("name", [n for n in study_names() if (ROOT / "results" / n).exists()])
+def test_lines__are_of_the_studies_that_ship(name: str) -> None:
     """Settings by their digest: who changes a recipe or a study has to run it again."""
-    name = path.parent.name
-    if name not in study_names():
-        pytest.skip(f"{name} is no study of the package")
+    path = ROOT / "results" / name / "results.jsonl"
     study = read_study(name)
     planned = {(t.variant, t.seed): t.settings.digest() for t in trials(study, study.data or "")}
     lines = [json.loads(line) for line in path.read_text().splitlines()]
