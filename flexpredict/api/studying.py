@@ -11,7 +11,7 @@ from flexpredict.health.diagnosis import read_metrics
 
 
 def run_study(
-    name: str,
+    name: str | Sequence[str],
     out: str | Path = "study",
     *,
     data: str | None = None,
@@ -21,44 +21,57 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Runs variants × seeds, evaluates each, and tabulates; what is done already is skipped.
 
-    name: of a study that comes with the package, or a YAML file.
+    name: of a study that comes with the package, or a YAML file. Several get a folder each below
+        `out`, and share the runs that more than one of them asks for.
     seeds: others than the study's. jobs: how many runs at once.
     """
     from flexpredict.study import run
     from flexpredict.study.plan import read_study, trials
 
-    plan = read_study(name)
-    images = data or plan.data
-    if images is None:
-        raise ValueError(f"study {name} names no images: say which with --data")
-    todo = trials(plan, images, seeds)
-    return run.run_study(plan, todo, Path(out), jobs=jobs, device=device)
+    names = [name] if isinstance(name, str) else list(name)
+    several, planned = len(names) > 1, []
+    for one in names:
+        study = read_study(one)
+        images = data or study.data
+        if images is None:
+            raise ValueError(f"study {one} names no images: say which with --data")
+        folder = Path(out) / Path(one).stem if several else Path(out)
+        planned.append(run.Planned(study, trials(study, images, seeds), folder))
+    if len({one.out for one in planned}) < len(planned):
+        raise ValueError(f"two studies have the same name among {', '.join(names)}")
+    runs = Path(out) / "runs" if several else None
+    found = run.run_studies(planned, runs=runs, jobs=jobs, device=device)
+    return [line for lines in found for line in lines]
 
 
 def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:
-    """A run of a study and what is measured of it."""
+    """A run of a study and what is measured of it: values in the order of the measures."""
     run, settings = Path(order["run"]), dict(order["settings"])
     images = settings.pop("data")
     pretrain(images, run, resume=True, device=device, **settings)
-    found: dict[str, Any] = {}
     methods: dict[str, Any] = {
         "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
         "boxes": boxes, "shifts": shifts, "learnt": _learnt,
     }  # fmt: skip
+    found = []
     known: dict[str, Mapping[str, Any]] = {}  # several numbers may come from one evaluation
-    for name, measure in order["measures"].items():
-        method, options = measure["method"], measure["options"]
+    for measure in order["measures"]:
+        method, options, key = measure["method"], measure["options"], measure["key"]
         if (same := f"{method} {options}") not in known:
             known[same] = _numbers(methods[method](run, device=device, **options))
-        if measure["key"] not in known[same]:
+        if key not in known[same]:
             raise ValueError(
-                f"{method} gives no {measure['key']!r}: measure {name} can have "
+                f"{method} gives no {key!r}: measure {measure['name']} can have "
                 f"{', '.join(known[same])}"
             )
-        found[name] = known[same][measure["key"]]
+        found.append(known[same][key])
     last = read_metrics(run)[-1]
-    found |= {name: last.get(name) for name in order["gauges"]}
-    return {"found": found, "seconds": last["seconds"], "device": device_name(pick_device(device))}
+    return {
+        "measures": found,
+        "gauges": {name: last.get(name) for name in order["gauges"]},
+        "seconds": last["seconds"],
+        "device": device_name(pick_device(device)),
+    }
 
 
 def _numbers(found: Any) -> Mapping[str, Any]:

@@ -16,8 +16,9 @@ from flexpredict.cli.shared import Device, Json, app, print_json
 
 @app.command()
 def study(
-    name: Annotated[
-        str | None, typer.Argument(help="A study that comes with the package, or a YAML file.")
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Studies that come with the package, or YAML files."),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Images to pretrain on.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for runs, results and tables.")] = Path(
@@ -30,14 +31,14 @@ def study(
 ) -> None:
     """Run variants × seeds of a recipe, evaluate each, compare within pairs. Done work is skipped.
 
-    Without a name, lists the studies.
+    Without a name, lists the studies. Several share the runs that more than one asks for.
 
     Example: `flexpredict study table6 --data tiny-imagenet:train --out table6/ --jobs 4`
     """
     from flexpredict.study.plan import read_study, study_names
     from flexpredict.study.run import SUMMARY, TABLE
 
-    if name is None:
+    if not names:
         listing = {one: read_study(one).title for one in study_names()}
         if as_json:
             print_json(listing)
@@ -45,12 +46,16 @@ def study(
             print(f"{one:16} {title}")
         return
     lines = flexpredict.run_study(
-        name, out, data=data, seeds=_numbers(seeds), jobs=jobs, device=device
+        names, out, data=data, seeds=_numbers(seeds), jobs=jobs, device=device
     )
+    folders = [out] if len(names) == 1 else [out / Path(name).stem for name in names]
     if as_json:
-        print_json({"out": str(out), "lines": lines, **_read(out / SUMMARY)})
+        found = [json.loads((folder / SUMMARY).read_text()) for folder in folders]
+        summary = found[0] if len(names) == 1 else dict(zip(names, found, strict=True))
+        print_json({"out": str(out), "lines": lines, "summary": summary})
         return
-    Console().print(Markdown((out / TABLE).read_text()))
+    for folder in folders:
+        Console().print(Markdown((folder / TABLE).read_text()))
 
 
 @app.command(hidden=True)
@@ -74,7 +79,3 @@ def _numbers(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--seeds takes numbers as 0,1,2, not {text!r}") from None
-
-
-def _read(path: Path) -> dict[str, object]:
-    return {"summary": json.loads(path.read_text())}

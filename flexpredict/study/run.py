@@ -1,4 +1,4 @@
-"""Runs a study: trials in turn or several at once, each by a process that works off one after the
+"""Runs studies: trials in turn or several at once, each by a process that works off one after the
 other, so that libraries are loaded and compiled once. What is done is skipped."""
 
 import json
@@ -6,10 +6,10 @@ import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flexpredict.data.cores import usable_cores
 from flexpredict.engine import mps
@@ -26,63 +26,57 @@ from flexpredict.version import VERSION
 RESULTS, TABLE, SUMMARY = "results.jsonl", "table.md", "summary.json"
 _POLL_SECONDS = 0.5
 
-Lines = dict[tuple[str, int], dict[str, Any]]  # of results.jsonl, by variant and seed
+
+class Planned(NamedTuple):
+    """A study, those of its trials that are to be made, and the folder for what is found."""
+
+    study: Study
+    todo: Sequence[Trial]
+    out: Path
 
 
 def run_study(
     study: Study, todo: Sequence[Trial], out: Path, *, jobs: int = 1, device: str | None = None
 ) -> list[dict[str, Any]]:
     """Makes all trials and tables below `out`; gives the lines of its results.jsonl."""
-    _check_folder(out)
-    out.mkdir(parents=True, exist_ok=True)
-    lines: Lines = {(line["variant"], line["seed"]): line for line in read_results(out)}
-    waiting = []
-    for trial in todo:
-        known = lines.get(_key(trial))
-        if known is not None and _is_done(known, trial, study):
-            lines[_key(trial)] = _line(trial, study, known)  # names may have changed
-        else:
-            waiting.append(trial)
-    if len(waiting) < len(todo):
-        say(f"{len(todo) - len(waiting)} of {len(todo)} trials are done already")
-    failed: dict[str, str] = {}
+    return run_studies([Planned(study, todo, out)], jobs=jobs, device=device)[0]
+
+
+def run_studies(
+    planned: Sequence[Planned],
+    *,
+    runs: Path | None = None,
+    jobs: int = 1,
+    device: str | None = None,
+) -> list[list[dict[str, Any]]]:
+    """The same of several studies. A run that more than one asks for is made once.
+
+    runs: the folder for all runs, each named by the digest of its settings; by default every study
+        has its own runs, by the names of its variants.
+    """
+    books = [_Book(one) for one in planned]
+    waiting: dict[Path, _Run] = {}
+    for book in books:
+        for trial in book.waiting():
+            folder = runs / trial.settings.digest() if runs else book.out / trial.name
+            waiting.setdefault(folder, _Run(folder, [])).wanted.append((book, trial))
     if waiting:
-        with _Pool(min(jobs, len(waiting)), out, device) as pool, StopSignal() as stop:
-            bars = Bars({study.title: len(waiting)}, unit="trial ")
+        with _Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
+            title = books[0].study.title if len(books) == 1 else f"{len(books)} studies"
+            bars = Bars({title: len(waiting)}, unit="trial ")
             try:
-                for trial, found in pool.work(waiting, study, out, stop):
-                    if "error" in found:
-                        failed[trial.name] = found["error"]
-                    else:
-                        lines[_key(trial)] = _line(trial, study, found)
-                        write_results(out, _in_order(lines, todo))
-                    done = len(failed) + sum(_key(t) in lines for t in waiting)
-                    bars.update(study.title, done, found.get("error") or trial.name)
+                for done, (run, answer) in enumerate(pool.work(list(waiting.values()), stop), 1):
+                    run.keep(answer)
+                    bars.update(title, done, answer.get("error") or run.wanted[0][1].name)
             finally:
                 bars.close()
             if stop.received:
                 raise Interrupted("stopped, and all runs are saved; the same command goes on")
-    shown = [lines[key] for key in map(_key, todo) if key in lines]
-    if shown:
-        write_results(out, _in_order(lines, todo))
-        write_text(out / TABLE, f"# {study.title}\n\n{markdown(shown, study.baseline)}")
-        write_text(out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
-        for name, figure in figures(shown, study.baseline).items():
-            write_text(out / f"{name}.svg", to_svg(figure))
-            (out / f"{name}.png").write_bytes(to_png(figure))
-    if failed:
-        name, sentence = next(iter(failed.items()))
-        raise RuntimeError(
-            f"{len(failed)} of {len(todo)} trials failed, the others are in {out / RESULTS}; "
-            f"{name}: {sentence}"
-        )
-    return shown
-
-
-def _in_order(lines: Lines, todo: Sequence[Trial]) -> list[dict[str, Any]]:
-    """As they were planned, whichever was ready first; those of other calls come last."""
-    planned = {key: lines[key] for key in map(_key, todo) if key in lines}
-    return list((planned | lines).values())
+    for book in books:
+        book.write()
+    for book in books:
+        book.raise_failures()
+    return [book.shown() for book in books]
 
 
 def read_results(out: Path) -> list[dict[str, Any]]:
@@ -98,23 +92,109 @@ def write_results(out: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     write_text(out / RESULTS, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
 
+class _Book:
+    """What is known of a study's trials, and the folder where it is written down."""
+
+    def __init__(self, planned: Planned) -> None:
+        self.study, self.todo, self.out = planned
+        self.failed: dict[str, str] = {}  # trials, and why
+        _check_folder(self.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._lines = {(line["variant"], line["seed"]): line for line in read_results(self.out)}
+        write_results(self.out, list(self._lines.values()))  # from now on this folder is a study's
+
+    def waiting(self) -> list[Trial]:
+        """Trials that no line is of, with these settings and of all that is measured now."""
+        found = []
+        for trial in self.todo:
+            known = self._lines.get(_key(trial))
+            if (
+                known is not None
+                and known["settings"] == trial.settings.digest()
+                and known["asked"] == self.study.asked
+            ):
+                self._lines[_key(trial)] = self._line(trial, known)  # names may have changed
+            else:
+                found.append(trial)
+        if len(found) < len(self.todo):
+            say(f"{len(self.todo) - len(found)} of {len(self.todo)} trials are done already")
+        return found
+
+    def add(self, trial: Trial, found: Mapping[str, Any]) -> None:
+        self._lines[_key(trial)] = self._line(trial, found)
+        write_results(self.out, self._in_order())
+
+    def shown(self) -> list[dict[str, Any]]:
+        return [self._lines[key] for key in map(_key, self.todo) if key in self._lines]
+
+    def write(self) -> None:
+        """Lines, tables and figures."""
+        if not (shown := self.shown()):
+            return
+        study = self.study
+        write_results(self.out, self._in_order())
+        write_text(self.out / TABLE, f"# {study.title}\n\n{markdown(shown, study.baseline)}")
+        write_text(self.out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
+        for name, figure in figures(shown, study.baseline).items():
+            write_text(self.out / f"{name}.svg", to_svg(figure))
+            (self.out / f"{name}.png").write_bytes(to_png(figure))
+
+    def raise_failures(self) -> None:
+        for name, sentence in self.failed.items():
+            raise RuntimeError(
+                f"{len(self.failed)} of {len(self.todo)} trials failed, the others are in "
+                f"{self.out / RESULTS}; {name}: {sentence}"
+            )
+
+    def _in_order(self) -> list[dict[str, Any]]:
+        """As they were planned, whichever was ready first; those of other calls come last."""
+        planned = {key: self._lines[key] for key in map(_key, self.todo) if key in self._lines}
+        return list((planned | self._lines).values())
+
+    def _line(self, trial: Trial, found: Mapping[str, Any]) -> dict[str, Any]:
+        study = self.study
+        return {
+            "study": study.title, "variant": trial.variant, "seed": trial.seed,
+            "group": trial.group, "swept": trial.swept,
+            "settings": trial.settings.digest(), "recipe": study.recipe, "asked": study.asked,
+            "found": found["found"], "seconds": found["seconds"], "device": found["device"],
+            "version": VERSION,
+        }  # fmt: skip
+
+
+class _Run(NamedTuple):
+    """A run to be made, and the trials, of one study or several, that it is."""
+
+    folder: Path
+    wanted: list[tuple[_Book, Trial]]
+
+    def order(self) -> dict[str, Any]:
+        """What a process is asked to make and to measure."""
+        return {
+            "settings": self.wanted[0][1].settings.model_dump(mode="json"),
+            "run": str(self.folder),
+            "measures": [
+                {"name": name} | one.model_dump()
+                for book, _ in self.wanted
+                for name, one in book.study.measures.items()
+            ],
+            "gauges": sorted({name for book, _ in self.wanted for name in book.study.gauges}),
+        }
+
+    def keep(self, answer: dict[str, Any]) -> None:
+        """Gives every study what it asked for."""
+        values = iter(answer.get("measures", ()))
+        for book, trial in self.wanted:
+            if "error" in answer:
+                book.failed[trial.name] = answer["error"]
+            else:
+                found = {name: next(values) for name in book.study.measures}
+                found |= {name: answer["gauges"][name] for name in book.study.gauges}
+                book.add(trial, answer | {"found": found})
+
+
 def _key(trial: Trial) -> tuple[str, int]:
     return trial.variant, trial.seed
-
-
-def _is_done(line: dict[str, Any], trial: Trial, study: Study) -> bool:
-    """Whether a line is of these settings and of all that is measured now."""
-    return line["settings"] == trial.settings.digest() and line["asked"] == study.asked
-
-
-def _line(trial: Trial, study: Study, found: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "study": study.title, "variant": trial.variant, "seed": trial.seed,
-        "group": trial.group, "swept": trial.swept,
-        "settings": trial.settings.digest(), "recipe": study.recipe, "asked": study.asked,
-        "found": found["found"], "seconds": found["seconds"], "device": found["device"],
-        "version": VERSION,
-    }  # fmt: skip
 
 
 def _check_folder(out: Path) -> None:
@@ -130,7 +210,7 @@ def _check_folder(out: Path) -> None:
 
 
 class _Pool:
-    """Processes that make trials: each gets one, answers with a line of JSON, gets the next."""
+    """Processes that make runs: each gets one, answers with a line of JSON, gets the next."""
 
     def __init__(self, jobs: int, out: Path, device: str | None) -> None:
         self._out, self._device, self._jobs = out, device, jobs
@@ -165,14 +245,14 @@ class _Pool:
                 pass
         self._stack.close()
 
-    def work(self, trials: Sequence[Trial], study: Study, out: Path, stop: StopSignal) -> Any:
-        """Gives (trial, what was found) as they come."""
-        waiting, busy = list(trials), {}
+    def work(self, waiting: list[_Run], stop: StopSignal) -> Iterator[tuple[_Run, dict[str, Any]]]:
+        """Gives runs and what was found, as they come."""
+        busy: dict[int, _Run] = {}
         with selectors.DefaultSelector() as ready:
             for worker in self._workers:
                 ready.register(worker.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
                 if waiting:
-                    busy[worker.pid] = self._give(worker, waiting.pop(0), study, out)
+                    busy[worker.pid] = self._give(worker, waiting.pop(0))
             told = False
             while busy:
                 if stop.received and not told:
@@ -182,27 +262,21 @@ class _Pool:
                 for key, _ in ready.select(_POLL_SECONDS):
                     worker = key.data
                     line = worker.stdout.readline()
-                    trial = busy.pop(worker.pid, None)
+                    run = busy.pop(worker.pid, None)
                     if not line:  # it is gone
                         ready.unregister(worker.stdout)
-                        if trial is not None and not stop.received:
-                            log = f"see {out}/worker-{self._workers.index(worker)}.log"
-                            yield trial, {"error": f"its process ended early: {log}"}
+                        if run is not None and not stop.received:
+                            log = f"see {self._out}/worker-{self._workers.index(worker)}.log"
+                            yield run, {"error": f"its process ended early: {log}"}
                         continue
                     if waiting and not stop.received:
-                        busy[worker.pid] = self._give(worker, waiting.pop(0), study, out)
-                    assert trial is not None
-                    yield trial, json.loads(line)
+                        busy[worker.pid] = self._give(worker, waiting.pop(0))
+                    assert run is not None
+                    yield run, json.loads(line)
 
     @staticmethod
-    def _give(worker: subprocess.Popen[bytes], trial: Trial, study: Study, out: Path) -> Trial:
-        order = {
-            "settings": trial.settings.model_dump(mode="json"),
-            "run": str(out / trial.name),
-            "measures": {name: one.model_dump() for name, one in study.measures.items()},
-            "gauges": study.gauges,
-        }
+    def _give(worker: subprocess.Popen[bytes], run: _Run) -> _Run:
         assert worker.stdin is not None
-        worker.stdin.write(json.dumps(order).encode() + b"\n")
+        worker.stdin.write(json.dumps(run.order()).encode() + b"\n")
         worker.stdin.flush()
-        return trial
+        return run

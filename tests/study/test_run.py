@@ -62,6 +62,44 @@ def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
 
 
+def test_studies__share_runs_and_evaluations(study: Path, tmp_path: Path) -> None:
+    """Two that both want the baseline: three runs, and each gets what it asked for."""
+    other = tmp_path / "other.yaml"
+    measures = {"numbers": STUDY["measures"]["count"]}  # type: ignore[index]
+    variants = {"start": {"positions": "sincos"}, "fixed": {"positions": "fixed"}}
+    values = {"variants": variants, "baseline": "start", "measures": measures, "gauges": ["l1_A"]}
+    other.write_text(yaml.safe_dump(STUDY | values))
+    out = tmp_path / "out"
+    lines = fp.run_study([str(study), str(other)], out, jobs=2, device="cpu")
+    assert [line["variant"] for line in lines] == ["sincos", "stop", "fixed", "start"]
+    assert {path.name for path in (out / "runs").iterdir()} == {x["settings"] for x in lines}
+    assert len(list((out / "runs").iterdir())) == 3
+    assert set(lines[1]["found"]) == {"count", "own place", "norm_A"}
+    assert set(lines[2]["found"]) == {"numbers", "l1_A"}
+    assert lines[0]["found"]["count"] == lines[3]["found"]["numbers"]
+    assert read_results(out / "study") + read_results(out / "other") == lines
+    assert {"table.md", "results.png"} <= {path.name for path in (out / "other").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.jsonl")}
+    assert fp.run_study([str(study), str(other)], out, device="cpu") == lines
+    assert before == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.jsonl")}
+    with pytest.raises(ValueError, match="two studies have the same name"):
+        fp.run_study([str(study), str(study)], out, device="cpu")
+
+
+def test_study__stopped_before_anything_was_made_goes_on(study: Path, tmp_path: Path) -> None:
+    """Nothing but logs of its processes is there then."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "flexpredict", "study", str(study), "--out", str(out)]
+    worker = subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE)
+    while not list(out.glob("worker-*.log")):
+        assert worker.poll() is None
+        time.sleep(0.01)
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=60)
+    assert not list(out.glob("*/config.yaml"))
+    assert len(fp.run_study(str(study), out, jobs=2, device="cpu")) == 2
+
+
 def test_study__goes_on_after_a_signal(study: Path, tmp_path: Path) -> None:
     values = STUDY | {"settings": STUDY["settings"] | {"steps": 400}, "measures": {}}  # type: ignore[operator]
     study.write_text(yaml.safe_dump(values))
