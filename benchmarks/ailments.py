@@ -108,7 +108,8 @@ KINDS = {
     ),
     "untied": Kind(
         "degenerate", ("noise_kept",),
-        {"tied": False, "noise_std": 2.0, "weight_decay": 1.0, "weight_decay_final": 1.0},
+        {"tied": False, "noise_std": 2.0, "weight_decay": 1.0, "weight_decay_final": 1.0,
+         "steps": 1200},
     ),
     "slow-disk": Kind("starved", ("data_wait",), {"hold": "none", "steps": 100}, slow),
     "lr-tiny": Kind(
@@ -122,9 +123,18 @@ RECIPES = {
     "demo-sincos": healthy(recipe="demo", positions="sincos"),
 }
 TINY = {  # on fewer images these would be too short to learn anything
-    f"{name.replace('/', '-')}-tiny-imagenet": healthy(recipe=name, data="tiny-imagenet:train")
-    for stem in ("t8-64", "s8-64", "t4-64")
-    for name in (f"small/stop-vit-{stem}", f"small/stop-vit-{stem}@sincos")
+    f"tiny-imagenet-{name}": healthy(data="tiny-imagenet:train", **settings)
+    for name, settings in {
+        "t8-sincos": {"recipe": "small/stop-vit-t8-64", "epochs": 20, "positions": "sincos"},
+        **{
+            f"t8-noise-{std:g}": {"recipe": "small/stop-vit-t8-64", "epochs": 20, "noise_std": std}
+            for std in (0.1, 0.25, 0.5, 1.0)
+        },
+        "s8-sincos": {"recipe": "small/stop-vit-s8-64", "positions": "sincos"},
+        "s8": {"recipe": "small/stop-vit-s8-64"},
+        "t4-sincos": {"recipe": "small/stop-vit-t4-64", "positions": "sincos"},
+        "t4": {"recipe": "small/stop-vit-t4-64"},
+    }.items()
 }
 ALL = KINDS | RECIPES | TINY
 

@@ -11,6 +11,7 @@ NVIDIA's MPS, where it runs (nvidia-cuda-mps-control -d).
 """
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -105,8 +106,8 @@ def overhead(name: str, batch: int, repeats: int) -> None:
         images, masks = synthetic(settings, batch), masks_for(settings, objective, batch, 0)
         view = [View(masks, Draws())]  # noise is drawn within the step: it is what is asked about
         steps[positions] = lambda s=step, i=images, v=view: s(i, [v], 0.996)
-        before = torch.cuda.memory_allocated()
-        steps[positions]()
+        for _ in range(3):
+            steps[positions]()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -116,13 +117,14 @@ def overhead(name: str, batch: int, repeats: int) -> None:
         state = sum(p.numel() for p in objective.parameters()) * 12
         peaks[positions] += state
     ratios = []
-    for _ in range(repeats):
+    gc.disable()
+    for turn in range(repeats):
         taken = {}
-        for positions, work in steps.items():
+        for positions in sorted(steps, reverse=bool(turn % 2)):  # none is always the first
             torch.cuda.synchronize()
             start = time.perf_counter()
-            for _ in range(3):
-                work()
+            for _ in range(10):
+                steps[positions]()
             torch.cuda.synchronize()
             taken[positions] = time.perf_counter() - start
         ratios.append(taken["stop"] / taken["sincos"])
@@ -130,6 +132,7 @@ def overhead(name: str, batch: int, repeats: int) -> None:
     half = 2.045 * spread / repeats**0.5  # Student's, 29 degrees of freedom
     say({
         "model": name, "batch": batch, "repeats": repeats, "time": round(mean, 4),
+        "median": round(statistics.median(ratios), 4), "largest": round(max(ratios), 4),
         "interval": [round(mean - half, 4), round(mean + half, 4)],
         "memory": round(peaks["stop"] / peaks["sincos"], 4),
     })  # fmt: skip
@@ -175,6 +178,7 @@ def losses(name: str, batch: int, steps: int) -> None:
             noise = torch.randn(shape, device=CUDA, generator=generator)
             found.append(float(step(images.to(torch.uint8), masks, noise)))  # type: ignore[arg-type]
         runs[kind] = found
+        say({"model": name, "kind": kind, "loss": found[:: max(1, steps // 8)]})
     exact = torch.tensor(runs["float32"])
     rounding = (torch.tensor(runs["bfloat16"]) - exact).abs()
     to_bf16 = (torch.tensor(runs["ours"]) - torch.tensor(runs["bfloat16"])).abs()

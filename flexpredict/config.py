@@ -92,7 +92,7 @@ class Settings(BaseModel):
     mask_ratio: Share = 0.75  # `random`
 
     data: str | None = None  # where the images come from, if not said otherwise
-    augment: Literal["crop", "crop-flip-gray-blur"] = "crop"
+    augment: Literal["crop", "crop-flip", "crop-flip-gray-blur"] = "crop"
     crop_scale: Range = (0.3, 1.0)
 
     batch_size: Positive = 256  # over all devices

@@ -1,4 +1,4 @@
-"""Random crops, and the rest of the two named sets: `crop` and `crop-flip-gray-blur`.
+"""Random crops, and the rest of the named sets: `crop`, `crop-flip` and `crop-flip-gray-blur`.
 
 Crops are made image by image in the workers, since images differ in size. Flip, grayscale and blur
 are made on whole batches, on the device. All parameters come as uniform numbers from outside, so
@@ -27,6 +27,7 @@ _BLUR_REACH = 6  # pixels to each side: three standard deviations of the widest 
 _LUMA = (0.299, 0.587, 0.114)  # of ITU-R 601-2, as Pillow's mode L
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
+Augment = Literal["crop", "crop-flip", "crop-flip-gray-blur"]
 Interpolation = Literal["bilinear", "bicubic"]
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -91,13 +92,19 @@ def crop_resize(
     return np.stack([np.asarray(plane) for plane in planes], axis=-1)
 
 
-def augment_batch(images: Tensor, draws: Tensor) -> Tensor:
-    """Flip 0.5, grayscale 0.2, blur 0.5, as the released StoP code: uint8 in, uint8 out.
+def augment_batch(images: Tensor, draws: Tensor, which: Augment) -> Tensor:
+    """What follows the crop. Flip 0.5, grayscale 0.2, blur 0.5 is the released StoP code's set.
 
-    images (B, c, H, W), draws (B, BATCH_DRAWS) in [0, 1).
+    images (B, c, H, W) in uint8, and so is the result; draws (B, BATCH_DRAWS) in [0, 1).
     """
+    if which == "crop":
+        return images
+    draws = draws.to(images.device, non_blocking=True)
     flip, gray, blurred, radius = (column[:, None, None, None] for column in draws.unbind(1))
-    x = torch.where(flip < 0.5, images.flip(-1), images).float()
+    images = torch.where(flip < 0.5, images.flip(-1), images)
+    if which == "crop-flip":
+        return images
+    x = images.float()
     if images.shape[1] == 3:
         luma = (x * x.new_tensor(_LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
         x = torch.where(gray < 0.2, luma.round(), x)

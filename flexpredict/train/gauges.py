@@ -26,7 +26,7 @@ from flexpredict.train.graphs import Recorded
 from flexpredict.train.step import Step
 
 _IMAGES = 256  # or a batch of training, if that is smaller: gauging costs about a step then
-_AT_ONCE = 64
+_AT_ONCE_ON_CPU = 64  # they stay in its cache
 
 Values = dict[str, Tensor]
 
@@ -50,8 +50,9 @@ class Gauges:
         images = first_images(settings, source).to(step.device)
         self._parts: list[tuple[Tensor, View]] = []
         self._draws: list[Recorded] = []
-        for start in range(0, len(images), _AT_ONCE):
-            some = images[start : start + _AT_ONCE]
+        at_once = _AT_ONCE_ON_CPU if step.device.type == "cpu" else len(images)
+        for start in range(0, len(images), at_once):
+            some = images[start : start + at_once]
             for view in chunks.views(chunks.plans(0, start, len(some)), step.device):
                 self._draws.append(Recorded(view.draws))
                 fixed = View(view.masks, self._draws[-1])
@@ -130,10 +131,7 @@ def first_images(settings: Settings, source: Source) -> Tensor:
     batch = build.build_batches(settings.model_copy(update={"batch_size": count}), source)[0]
     if batch.failure is not None:
         raise ValueError(batch.failure)
-    images = batch.images.contiguous()
-    if settings.augment == "crop-flip-gray-blur":
-        images = augment_batch(images, batch.draws)
-    return images
+    return augment_batch(batch.images.contiguous(), batch.draws, settings.augment)
 
 
 class Coverage:

@@ -170,8 +170,7 @@ def train(
             optim.set_step(optimizer.param_groups, schedule, step)
             objective.predictor.positions.set_progress(step / schedule.steps)
             images = batch.images.to(device, non_blocking=True).contiguous()
-            if settings.augment == "crop-flip-gray-blur":
-                images = augment_batch(images, batch.draws.to(device, non_blocking=True))
+            images = augment_batch(images, batch.draws, settings.augment)
 
             done, last = step + 1, step + 1 == schedule.steps
             look = _is_due(done, settings, per_epoch, schedule.steps)

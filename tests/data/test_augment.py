@@ -7,6 +7,8 @@ from PIL import Image, ImageFilter, ImageOps
 
 from flexpredict.data import augment
 
+ALL = "crop-flip-gray-blur"
+
 
 def _image(height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray:
     """Smooth colours with edges: what a photograph is to a filter."""
@@ -73,7 +75,7 @@ def test_augment_batch__flip_and_gray_are_pillows() -> None:
     image = _image()
     # flip, gray, blur, radius: below 0.5, 0.2 and 0.5 they happen
     draws = torch.tensor([[0.1, 0.9, 0.9, 0.5], [0.9, 0.1, 0.9, 0.5], [0.9, 0.9, 0.9, 0.5]])
-    flipped, gray, same = augment.augment_batch(_batch([image] * 3), draws).permute(0, 2, 3, 1)
+    flipped, gray, same = augment.augment_batch(_batch([image] * 3), draws, ALL).permute(0, 2, 3, 1)
     pillow = Image.fromarray(image)
     assert np.array_equal(flipped.numpy(), np.asarray(ImageOps.mirror(pillow)))
     luma = np.asarray(pillow.convert("L").convert("RGB")).astype(int)
@@ -81,12 +83,20 @@ def test_augment_batch__flip_and_gray_are_pillows() -> None:
     assert np.array_equal(same.numpy(), image)
 
 
+def test_augment_batch__smaller_sets_leave_out_what_they_do_not_name() -> None:
+    images, draws = _batch([_image()]), torch.zeros(1, 4)  # all of it would happen
+    assert torch.equal(augment.augment_batch(images, draws, "crop"), images)
+    assert torch.equal(augment.augment_batch(images, draws, "crop-flip"), images.flip(-1))
+
+
 @pytest.mark.parametrize("radius", [0.1, 0.5, 1.0, 1.5, 2.0])
 def test_augment_batch__blur_is_near_pillows(radius: float) -> None:
     """Pillow approximates the Gaussian by three box blurs: within 4 grey levels, 1 on average."""
     image = _image()
     draws = torch.tensor([[0.9, 0.9, 0.1, (radius - 0.1) / 1.9]])
-    ours = augment.augment_batch(_batch([image]), draws)[0].permute(1, 2, 0).numpy().astype(int)
+    ours = (
+        augment.augment_batch(_batch([image]), draws, ALL)[0].permute(1, 2, 0).numpy().astype(int)
+    )
     theirs = np.asarray(Image.fromarray(image).filter(ImageFilter.GaussianBlur(radius))).astype(int)
     assert np.abs(ours - theirs).max() <= 4
     assert np.abs(ours - theirs).mean() < 1
@@ -95,6 +105,6 @@ def test_augment_batch__blur_is_near_pillows(radius: float) -> None:
 def test_augment_batch__shares() -> None:
     draws = torch.rand(4000, 4, generator=torch.Generator().manual_seed(0))
     images = _batch([_image(8, 8)] * 1).expand(4000, -1, -1, -1)
-    out = augment.augment_batch(images, draws)
+    out = augment.augment_batch(images, draws, ALL)
     gray = (out[:, 0] == out[:, 1]).flatten(1).all(1).double().mean()
     assert abs(gray - 0.2) < 5 * (0.16 / 4000) ** 0.5

@@ -27,17 +27,6 @@ def _lines(scores: dict[str, float], seeds: tuple[int, ...] = (0,)) -> list[dict
     ]
 
 
-def test_better_changes__takes_the_best_of_each_setting_that_beats_the_start(headline: Any) -> None:
-    variants = {
-        "start": {}, "lr a": {"lr": 0.1}, "lr b": {"lr": 0.2}, "ema": {"ema": 0.9},
-        "layers": {"target_layers": 3},
-    }  # fmt: skip
-    study = Study(title="", question="", recipe="demo", variants=variants, baseline="start")
-    scores = {"start": 5.0, "lr a": 5.5, "lr b": 6.0, "ema": 4.9, "layers": 7.0}
-    found = headline.better_changes(_lines(scores), study)
-    assert list(found.items()) == [("layers", {"target_layers": 3}), ("lr b", {"lr": 0.2})]
-
-
 def test_mildest_best__of_equals_is_the_smaller(headline: Any) -> None:
     values = {"a": 0.1, "b": 0.25, "c": 0.5}
     seeds = (0, 1)
@@ -49,27 +38,32 @@ def test_stages__hand_on_what_they_find(
     headline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: dict[str, Study] = {}
+    good = {"batch 256": 9.0, "ema 0.99833": 10.0, "noise 0.1": 7.0, "lr 0.001": 7.0}
 
-    def run(_: Any, name: str, study: Study) -> list[dict[str, Any]]:
-        made[name] = study
-        good = {"lr 2e-3": 9.0, "layers 6": 8.0, "together": 10.0, "noise 0.5": 7.0, "lr 0.001": 7}
-        return _lines({variant: good.get(variant, 1.0) for variant in study.variants})
+    def run(_: Any, studies: dict[str, Study]) -> list[list[dict[str, Any]]]:
+        made.update(studies)
+        return [
+            _lines({variant: good.get(variant, 1.0) for variant in study.variants})
+            for study in studies.values()
+        ]
 
     monkeypatch.setattr(headline.Stages, "_run", run)
     monkeypatch.setattr(headline.Stages, "_epochs", lambda *_: 77)
     stages = headline.Stages(tmp_path, 1, None)
-    settings = stages.settings()
-    assert settings == {"lr": 2e-3, "target_layers": 6}
-    assert made["2-together"].variants == {"lr 2e-3": {"lr": 2e-3}, "together": settings}
-    assert stages.noise_std(settings) == 0.5
-    stages.headline(settings, 0.5)
+    settings, noise_std = stages.tuned()
+    assert settings["batch_size"] == 256
+    assert settings["ema"] == pytest.approx(1 - 0.005 / 3)
+    assert noise_std == 0.1
+    length, noise = (trials(made[name], headline.DATA)[0].settings for name in ("length", "noise"))
+    assert (length.epochs, length.ema, length.positions) == (60, 0.995, "sincos")
+    assert (noise.epochs, noise.ema, noise.positions) == (20, 0.995, "stop")
+    stages.headline(settings, noise_std)
     stages.mae(settings)
-    runs = trials(made["4-headline"], headline.DATA)
-    assert {run.seed for run in runs} == {10, 11, 12, 13, 14}
+    runs = trials(made["headline"], headline.DATA)
+    assert {run.seed for run in runs} == {20, 21, 22, 23, 24}
     one, two = (run.settings.model_dump() for run in runs[:2])
     changed = {name for name in one if one[name] != two[name]}
     assert changed == {"positions", "noise_std"}  # all else is equal on both arms
-    assert one["lr"] == 2e-3
-    assert one["epochs"] == 60
-    mae = trials(made["6-mae"], headline.DATA)[0].settings
+    assert (one["lr"], one["epochs"], one["noise_std"], two["noise_std"]) == (7e-4, 60, 0, 0.1)
+    mae = trials(made["mae"], headline.DATA)[0].settings
     assert (mae.objective, mae.masking, mae.lr, mae.epochs) == ("mae", "random", 1e-3, 77)

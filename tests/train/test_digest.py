@@ -47,7 +47,7 @@ def _seen(
     for parts in zip(*streams, strict=True):  # the ranks' parts of one step, put together
         images, indices, masks = [], [], []
         for batch in parts:
-            images.append(augment_batch(batch.images, batch.draws))
+            images.append(augment_batch(batch.images, batch.draws, "crop-flip-gray-blur"))
             indices.append(batch.indices)
             (plans,) = batch.beside
             for plan in plans:
