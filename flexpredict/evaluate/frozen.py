@@ -222,7 +222,7 @@ def logistic(
         if protocol == "released-1%":
             penalties.append(RELEASED_PENALTY)
             fixed: dict[str, Any] = {"penalty": RELEASED_PENALTY, "intercept": False}
-            short = fit_logistic(x, y, most_iterations=100, **fixed)
+            short = fit_logistic(x, y, most_iterations=100, rescaled=False, **fixed)
             early.append(short.accuracy(test, task.test_labels, own_statistics=True))
             fit = fit_logistic(x, y, **fixed)
             accuracies.append(fit.accuracy(test, task.test_labels, own_statistics=True))

@@ -89,3 +89,22 @@ def test_logistic__says_when_it_did_not_converge() -> None:
     fit = fit_logistic(x, labels, penalty=1e-6, most_iterations=3, tolerance=1e-10)
     assert not fit.converged
     assert fit.iterations == 3
+
+
+@pytest.mark.parametrize("images", [30, 200], ids=["fewer images than features", "more"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_rescaled__is_the_same_fit_by_a_shorter_way(images: int, intercept: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    widths = torch.logspace(0, -3, 40, dtype=torch.float64)  # most directions are hardly used
+    mixed = torch.linalg.qr(torch.randn(40, 40, generator=generator, dtype=torch.float64)).Q
+    x = torch.randn(images, 40, generator=generator, dtype=torch.float64) * widths @ mixed
+    labels = torch.arange(images) % 5
+    fits = [
+        fit_logistic(x, labels, intercept=intercept, tolerance=1e-7, rescaled=rescaled)
+        for rescaled in (True, False)
+    ]
+    assert all(fit.converged for fit in fits)
+    assert 2 * fits[0].iterations < fits[1].iterations
+    torch.testing.assert_close(fits[0].weight, fits[1].weight, rtol=1e-3, atol=1e-4)
+    if intercept:
+        torch.testing.assert_close(fits[0].bias, fits[1].bias, rtol=1e-3, atol=1e-4)
