@@ -37,8 +37,8 @@ def profile(name: str, batch: int, options: dict) -> None:
         if event.device_type == torch.autograd.DeviceType.CUDA:
             spent[event.name][0] += event.device_time / 2e3
             spent[event.name][1] += 0.5
-    whole = sum(time_ for time_, _ in spent.values())
-    print(f"{name} batch {batch}: {whole:.1f} ms of kernels in a step")
+    whole, step = sum(time_ for time_, _ in spent.values()), clock(case.step) * 1e3
+    print(f"{name} batch {batch}: {whole:.1f} ms of kernels in a step of {step:.1f} ms")
     for kernel, (time_, count) in sorted(spent.items(), key=lambda i: -i[1][0])[:28]:
         print(f"{time_:8.2f} ms {100 * time_ / whole:5.1f} % {count:6.0f} x {kernel[:110]}")
     sys.stdout.flush()
@@ -155,11 +155,12 @@ def main() -> None:
     parser.add_argument("--models", default="b16")
     parser.add_argument("--batches", default="256,1024")
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--graph", action="store_true", help="profile the step as a CUDA graph")
     chosen = parser.parse_args()
     batches = [int(batch) for batch in chosen.batches.split(",")]
     for name in chosen.models.split(","):
         if chosen.what == "profile":
-            profile(name, batches[-1], {"compiled": not chosen.eager, "graph": False})
+            profile(name, batches[-1], {"compiled": not chosen.eager, "graph": chosen.graph})
         elif chosen.what == "attainable":
             rate = measured(name, "ours", batches[-1], "even", compiled=True, graph=False)["rate"]
             attainable(name, batches[-1], rate)

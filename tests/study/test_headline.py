@@ -58,12 +58,13 @@ def test_stages__hand_on_what_they_find(
     assert (length.epochs, length.ema, length.positions) == (60, 0.995, "sincos")
     assert (noise.epochs, noise.ema, noise.positions) == (20, 0.995, "stop")
     stages.headline(settings, noise_std)
-    stages.mae(settings)
+    stages.beside(settings)
     runs = trials(made["headline"], headline.DATA)
     assert {run.seed for run in runs} == {20, 21, 22, 23, 24}
     one, two = (run.settings.model_dump() for run in runs[:2])
     changed = {name for name in one if one[name] != two[name]}
     assert changed == {"positions", "noise_std"}  # all else is equal on both arms
     assert (one["lr"], one["epochs"], one["noise_std"], two["noise_std"]) == (7e-4, 60, 0, 0.1)
-    mae = trials(made["mae"], headline.DATA)[0].settings
+    mae, first = (run.settings for run in trials(made["beside"], headline.DATA)[:2])
     assert (mae.objective, mae.masking, mae.lr, mae.epochs) == ("mae", "random", 1e-3, 77)
+    assert (first.objective, first.batch_size, first.epochs) == ("ijepa", 1024, 60)
