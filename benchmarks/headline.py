@@ -47,6 +47,20 @@ def best(lines: Sequence[Line], names: Iterable[str]) -> str:
     return max(names, key=lambda name: _score(lines, name))
 
 
+def together(lines: Sequence[Line], variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The best batch size, and every change that was better than the batch it was tried on.
+
+    Variants are named by their batch, and after a comma by what else is changed.
+    """
+    plain = [name for name in variants if name.startswith("batch") and "," not in name]
+    found = dict(variants[best(lines, ["start", *plain])])
+    for name, settings in variants.items():
+        batch, comma, _ = name.partition(", ")
+        if comma and _score(lines, name) > _score(lines, batch):
+            found |= {key: x for key, x in settings.items() if variants[batch].get(key) != x}
+    return found
+
+
 def mildest_best(lines: Sequence[Line], values: Mapping[str, float]) -> float:
     """The smallest value that is the best, or as good."""
     scores = {name: _score(lines, name) for name in values}
@@ -84,8 +98,12 @@ class Stages:
         Tuned in 20 epochs; the first EMA once more in the 60 of the comparison.
         """
         (lines,) = self._run({"baseline-s8": self.tuning})
-        found = dict(self.tuning.variants[best(lines, self.tuning.variants)])
-        found["reference_batch_size"] = None
+        variants, changes = dict(self.tuning.variants), together(lines, self.tuning.variants)
+        if changes not in variants.values():
+            variants["together"] = changes
+            update = {"variants": {"together": changes}, "baseline": None}
+            lines = [*lines, *self._run({"together": self.tuning.model_copy(update=update)})[0]]
+        found = {**variants[best(lines, variants)], "reference_batch_size": None}
         ema = found.get("ema", settings_from({}, recipe=RECIPE).ema)
         starts = {f"ema {x:.5g}": x for x in (ema, 1 - (1 - ema) / 3)}
         noises = {f"noise {std:g}": std for std in (0.05, 0.1, 0.25)}
