@@ -258,7 +258,7 @@ def described(fits: dict[str, Fit], runs: Sequence[Run]) -> str:
         if one.spared is not None:
             rows.append(f"| `{name}` | {one.limit:g} | {one.spared:.3g} | {one.struck:.3g} |")
     called = [(r, diagnose(r.settings, r.lines, limits).verdict) for r in runs]
-    rows += ["", "| kind | should be | seeds 0 to 4, fitted | seeds 5 to 9, tested |"]
+    rows += ["", "| kind | should be | seeds 0 to 4, fitted | other seeds, tested |"]
     rows += ["|---|---|---|---|"]
     for name, kind in ALL.items():
         cells = [
@@ -277,7 +277,11 @@ def described(fits: dict[str, Fit], runs: Sequence[Run]) -> str:
     tested = [(ALL[r.kind].verdict, verdict) for r, verdict in called if r.seed not in FITTED]
     names = ["healthy", *dict.fromkeys(rule.verdict for rule in RULES)]
     counts = Counter(tested)
-    rows += ["", "The confusion matrix of seeds 5 to 9; rows are what runs should be called:", ""]
+    rows += [
+        "",
+        "The confusion matrix of the tested seeds; rows are what runs should be called:",
+        "",
+    ]
     rows += ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for should in names:
         cells = [str(counts[should, name] or "") for name in names]

@@ -45,26 +45,17 @@ def run_study(
 
 
 def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:
-    """A run of a study and what is measured of it: values in the order of the measures."""
+    """A run of a study and what is measured of it, in the order of the measures."""
     run, settings = Path(order["run"]), dict(order["settings"])
     images = settings.pop("data")
     pretrain(images, run, resume=True, device=device, **settings)
-    methods: dict[str, Any] = {
-        "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
-        "boxes": boxes, "shifts": shifts, "learnt": _learnt,
-    }  # fmt: skip
-    found = []
     known: dict[str, Mapping[str, Any]] = {}  # several numbers may come from one evaluation
+    found = []
     for measure in order["measures"]:
-        method, options, key = measure["method"], measure["options"], measure["key"]
-        if (same := f"{method} {options}") not in known:
-            known[same] = _numbers(methods[method](run, device=device, **options))
-        if key not in known[same]:
-            raise ValueError(
-                f"{method} gives no {key!r}: measure {measure['name']} can have "
-                f"{', '.join(known[same])}"
-            )
-        found.append(known[same][key])
+        try:
+            found.append(_measured(run, measure, device, known))
+        except (ValueError, RuntimeError, OSError) as error:  # others may have asked for the rest
+            found.append({"error": str(error)})
     last = read_metrics(run)[-1]
     return {
         "measures": found,
@@ -72,6 +63,24 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
         "seconds": last["seconds"],
         "device": device_name(pick_device(device)),
     }
+
+
+def _measured(
+    run: Path, measure: Mapping[str, Any], device: str | None, known: dict[str, Mapping[str, Any]]
+) -> Any:
+    methods: dict[str, Any] = {
+        "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
+        "boxes": boxes, "shifts": shifts, "learnt": _learnt,
+    }  # fmt: skip
+    method, options, key = measure["method"], measure["options"], measure["key"]
+    if (same := f"{method} {options}") not in known:
+        known[same] = _numbers(methods[method](run, device=device, **options))
+    if key not in known[same]:
+        raise ValueError(
+            f"{method} gives no {key!r}: measure {measure['name']} can have "
+            f"{', '.join(known[same])}"
+        )
+    return known[same][key]
 
 
 def _numbers(found: Any) -> Mapping[str, Any]:

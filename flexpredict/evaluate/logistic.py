@@ -12,6 +12,7 @@ from torch import Tensor
 
 RELEASED_PENALTY = 0.0025  # the released 1 % protocol: C = 400, no intercept
 _MOST_RESTARTS = 20
+_DAMPING = 0.1  # at least, of the mean curvature: what is far from the start is less curved
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def fit_logistic(
 
     tolerance: the largest entry of the gradient at which the fit counts as converged.
     rescaled: whether the search is made along the features' principal directions, each scaled by
-        how curved the objective is along it: the same end by a way some five times as short.
+        how curved the objective is along it: the same end by a shorter way.
     """
     mean, std = features.mean(0), features.std(0).clamp(min=1e-8)
     x = (features - mean) / std
@@ -57,7 +58,8 @@ def fit_logistic(
     vectors, scale = torch.eye(x.shape[1]).to(x), x.new_ones(x.shape[1])
     if rescaled:
         vectors, squares = _principal(x)
-        scale = (curved * squares + penalty / len(x)).rsqrt()
+        damping = max(penalty / len(x), _DAMPING * curved * float(squares.mean()))
+        scale = (curved * squares + damping).rsqrt()
     z = (x @ vectors) * scale
     weight = x.new_zeros(classes, z.shape[1], requires_grad=True)  # W = weight · scale · vectorsᵀ
     bias = x.new_zeros(classes, requires_grad=intercept)

@@ -67,6 +67,11 @@ class Trial(BaseModel):
     settings: Settings
 
     @property
+    def key(self) -> str:
+        """A short name for all of its settings, also those that change no result."""
+        return hashlib.sha256(self.settings.model_dump_json().encode()).hexdigest()[:12]
+
+    @property
     def name(self) -> str:
         return f"{self.variant}-seed{self.seed}".replace("/", "-").replace(" ", "_")
 

@@ -51,15 +51,19 @@ def run_studies(
 ) -> list[list[dict[str, Any]]]:
     """The same of several studies. A run that more than one asks for is made once.
 
-    runs: the folder for all runs, each named by the digest of its settings; by default every study
-        has its own runs, by the names of its variants.
+    runs: the folder for all runs, each named by its settings; by default every study has its own,
+        named by its variants.
     """
     books = [_Book(one) for one in planned]
     waiting: dict[Path, _Run] = {}
     for book in books:
         for trial in book.waiting():
-            folder = runs / trial.settings.digest() if runs else book.out / trial.name
-            waiting.setdefault(folder, _Run(folder, [])).wanted.append((book, trial))
+            folder = runs / trial.key if runs else book.out / trial.name
+            run = waiting.setdefault(folder, _Run(folder, []))
+            if run.wanted and run.wanted[0][1].key != trial.key:
+                one, other = run.wanted[0][1].variant, trial.variant
+                raise ValueError(f"variants {one!r} and {other!r} would share a folder: rename one")
+            run.wanted.append((book, trial))
     if waiting:
         with _Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
             title = books[0].study.title if len(books) == 1 else f"{len(books)} studies"
@@ -111,6 +115,7 @@ class _Book:
             if (
                 known is not None
                 and known["settings"] == trial.settings.digest()
+                and known.get("data", trial.settings.data) == trial.settings.data
                 and known["asked"] == self.study.asked
             ):
                 self._lines[_key(trial)] = self._line(trial, known)  # names may have changed
@@ -156,7 +161,8 @@ class _Book:
         return {
             "study": study.title, "variant": trial.variant, "seed": trial.seed,
             "group": trial.group, "swept": trial.swept,
-            "settings": trial.settings.digest(), "recipe": study.recipe, "asked": study.asked,
+            "settings": trial.settings.digest(), "recipe": study.recipe,
+            "data": trial.settings.data, "asked": study.asked,
             "found": found["found"], "seconds": found["seconds"], "device": found["device"],
             "version": VERSION,
         }  # fmt: skip
@@ -185,12 +191,17 @@ class _Run(NamedTuple):
         """Gives every study what it asked for."""
         values = iter(answer.get("measures", ()))
         for book, trial in self.wanted:
-            if "error" in answer:
-                book.failed[trial.name] = answer["error"]
+            found = dict(zip(book.study.measures, values, strict=False))
+            errors = [value["error"] for value in (answer, *found.values()) if _is_error(value)]
+            if errors:
+                book.failed[trial.name] = errors[0]
             else:
-                found = {name: next(values) for name in book.study.measures}
                 found |= {name: answer["gauges"][name] for name in book.study.gauges}
                 book.add(trial, answer | {"found": found})
+
+
+def _is_error(answer: Any) -> bool:
+    return isinstance(answer, dict) and "error" in answer
 
 
 def _key(trial: Trial) -> tuple[str, int]:

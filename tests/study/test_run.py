@@ -72,8 +72,7 @@ def test_studies__share_runs_and_evaluations(study: Path, tmp_path: Path) -> Non
     out = tmp_path / "out"
     lines = fp.run_study([str(study), str(other)], out, jobs=2, device="cpu")
     assert [line["variant"] for line in lines] == ["sincos", "stop", "fixed", "start"]
-    assert {path.name for path in (out / "runs").iterdir()} == {x["settings"] for x in lines}
-    assert len(list((out / "runs").iterdir())) == 3
+    assert len({line["settings"] for line in lines}) == len(list((out / "runs").iterdir())) == 3
     assert set(lines[1]["found"]) == {"count", "own place", "norm_A"}
     assert set(lines[2]["found"]) == {"numbers", "l1_A"}
     assert lines[0]["found"]["count"] == lines[3]["found"]["numbers"]
@@ -84,6 +83,29 @@ def test_studies__share_runs_and_evaluations(study: Path, tmp_path: Path) -> Non
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.jsonl")}
     with pytest.raises(ValueError, match="two studies have the same name"):
         fp.run_study([str(study), str(study)], out, device="cpu")
+
+
+def test_studies__of_other_images_share_nothing_and_fail_apart(study: Path, tmp_path: Path) -> None:
+    wrong = {"count": STUDY["measures"]["count"] | {"key": "iou"}}  # type: ignore[index]
+    names = {"other": STUDY | {"data": "scenes:50"}, "wrong": STUDY | {"measures": wrong}}
+    paths = [tmp_path / f"{name}.yaml" for name in names]
+    for path, values in zip(paths, names.values(), strict=True):
+        path.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match=r"2 of 2 trials failed.*knn gives no 'iou'"):
+        fp.run_study([str(study), *map(str, paths)], out, jobs=2, device="cpu")
+    one, other = read_results(out / "study"), read_results(out / "other")
+    assert [line["data"] for line in one + other] == ["scenes:60"] * 2 + ["scenes:50"] * 2
+    assert one[0]["found"]["norm_A"] != other[0]["found"]["norm_A"]
+    assert read_results(out / "wrong") == []
+    assert len(list((out / "runs").iterdir())) == 4
+
+
+def test_study__variants_that_would_share_a_folder_are_refused(study: Path, tmp_path: Path) -> None:
+    study.write_text(yaml.safe_dump(STUDY | {"variants": {"a/b": {}, "a-b": {"lr": 0.1}}}))
+    study.write_text(study.read_text().replace("baseline: sincos\n", ""))
+    with pytest.raises(ValueError, match="variants 'a-b' and 'a/b' would share a folder"):
+        fp.run_study(str(study), tmp_path / "out", device="cpu")
 
 
 def test_study__stopped_before_anything_was_made_goes_on(study: Path, tmp_path: Path) -> None:
