@@ -109,6 +109,7 @@ def pack(runs: Sequence[tuple[Settings, Sequence[Mapping[str, Any]]]], verdict: 
     return {
         "verdict": verdict,
         "alike": alike,
+        "noise_std": settings.noise_std,
         "steps": gauged[0][-1]["step"],
         "seeds": len(runs),
         "share": [round(float(x), 4) for x in share],
@@ -129,17 +130,25 @@ def _curve(lines: Sequence[Mapping[str, Any]], name: str, share: Numbers) -> Num
 
 
 def _name_of(settings: Settings) -> str | None:
-    """Of healthy references that are alike, the one of about as many steps, else the longest."""
+    """Of healthy references that are alike, the one of about as many steps, else the longest.
+
+    Of several as long, the one of about as much noise.
+    """
     own = settings.model_dump(mode="json")
-    alike = [
-        (known["steps"], name)
+    alike = {
+        name: known
         for name, known in _known().items()
         if known["verdict"] == "healthy" and all(own[k] == v for k, v in known["alike"].items())
-    ]
+    }
     if not alike:
         return None
-    wanted = settings.steps or max(alike)[0]
-    return min(alike, key=lambda pair: abs(math.log(pair[0] / wanted)))[1]
+    wanted = settings.steps or max(known["steps"] for known in alike.values())
+
+    def apart(name: str) -> tuple[float, float]:
+        known = alike[name]
+        return abs(math.log(known["steps"] / wanted)), abs(known["noise_std"] - settings.noise_std)
+
+    return min(alike, key=apart)
 
 
 @functools.cache

@@ -28,6 +28,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = reference.pack(_runs(), "collapsed")
     known = {"demo": reference.pack(_runs(), "healthy"), "ema-off": failed}
     known["demo-long"] = known["demo"] | {"steps": 5000}
+    known["demo-loud"] = known["demo"] | {"noise_std": 1.0}
     monkeypatch.setattr(reference, "_known", lambda: json.loads(json.dumps(known)))
 
 
@@ -48,6 +49,7 @@ def test_bands__of_a_run_are_those_of_healthy_runs_alike() -> None:
     assert reference._name_of(DEMO) == "demo"  # of 100 steps
     assert reference._name_of(DEMO.model_copy(update={"steps": 3000})) == "demo-long"
     assert reference._name_of(DEMO.model_copy(update={"steps": None, "epochs": 1})) == "demo-long"
+    assert reference._name_of(DEMO.model_copy(update={"noise_std": 0.7})) == "demo-loud"
     assert reference.reference_bands(DEMO.model_copy(update={"seed": 9, "lr": 3e-3}))
     assert reference.reference_bands(DEMO.model_copy(update={"model": "vit_base"})) == {}
     assert reference.reference_names()["ema-off"] == "collapsed"
