@@ -21,9 +21,11 @@ from flexpredict.model.positions import StochasticPositions
 from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import Encoder, create_encoder, is_sincos, shape_of
 from flexpredict.objective.ijepa import IJepa
+from flexpredict.objective.lowres import whole_cells
 from flexpredict.objective.mae import Mae
 
 _CHUNKS = 64  # whose masks are drawn to learn their lengths, where these vary
+_LOOKED_AT = 64  # images whose masks are drawn to see whether they hold what is asked for
 
 
 def image_size(settings: Settings) -> tuple[int, int]:
@@ -182,9 +184,20 @@ def build_sampler(settings: Settings, grid: Grid) -> MaskSampler:
         "target_aspect": settings.target_aspect,
         "context_scale": settings.context_scale,
     }
+    sampler: MaskSampler
     if settings.masking == "paper":
-        return PaperMasks(grid, min_context=settings.min_context, **blocks)
-    return EvenMasks(grid, **blocks)
+        sampler = PaperMasks(grid, min_context=settings.min_context, **blocks)
+    else:
+        sampler = EvenMasks(grid, **blocks)
+    if settings.low_resolution is not None:
+        some = sampler.sample(_LOOKED_AT, torch.Generator().manual_seed(0))
+        if not whole_cells(some, grid).any():
+            raise ValueError(
+                f"low_resolution={settings.low_resolution} has nothing to reduce: no target block "
+                f"holds 2×2 whole patches on a {grid[0]}×{grid[1]} grid with {settings.masking} "
+                f"masks; use smaller patches, larger target_scale or masking=paper"
+            )
+    return sampler
 
 
 def build_batches(

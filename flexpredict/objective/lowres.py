@@ -27,6 +27,13 @@ def reduce_map(tokens: Tensor, grid: Grid, reduction: Reduction) -> Tensor:
     return reduced.flatten(-3, -2)
 
 
+def whole_cells(masks: Masks, grid: Grid) -> Tensor:
+    """Cells whose four children are all targets of one block, (B, K, N / 4, 1)."""
+    shape = (*masks.targets.shape[:2], grid[0] * grid[1])
+    known = torch.zeros(shape, device=masks.targets.device).scatter(2, masks.targets, 1.0)
+    return reduce_map(known[..., None], grid, "bilinear") == 1
+
+
 def low_resolution_loss(
     predicted: Tensor,
     targets: Tensor,
@@ -40,9 +47,7 @@ def low_resolution_loss(
     place = masks.targets[..., None].expand(-1, -1, -1, dim)
     canvas = predicted.new_zeros(batch, blocks, grid[0] * grid[1], dim)
     canvas = canvas.scatter(2, place, predicted)
-    known = canvas.new_zeros(batch, blocks, grid[0] * grid[1]).scatter(2, masks.targets, 1.0)
-
-    whole = reduce_map(known[..., None], grid, "bilinear") == 1  # (B, K, N / 4, 1)
+    whole = whole_cells(masks, grid)
     low_predicted = reduce_map(canvas, grid, reduction)
     low_targets = reduce_map(targets, grid, reduction)[:, None].expand_as(low_predicted)
     error = (distance(low_predicted, low_targets) * whole).sum(dim=(1, 2, 3))  # (B,)

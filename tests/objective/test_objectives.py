@@ -104,6 +104,14 @@ def test_lowres__only_cells_whose_children_are_all_targets_count() -> None:
     torch.testing.assert_close(ours, torch.stack(losses).mean())
 
 
+def test_lowres__without_a_single_cell_is_refused() -> None:
+    # Two targets a block.
+    settings = settings_from({"positions": "sincos", "low_resolution": "max"}, recipe="demo")
+    with pytest.raises(ValueError, match=r"low_resolution=max has nothing to reduce.* 4×4 grid"):
+        build_sampler(settings, (4, 4))
+    assert build_sampler(settings.model_copy(update={"masking": "paper"}), (8, 8))
+
+
 def test_lowres__adds_to_the_loss_and_trains() -> None:
     objective, images, view = _build(positions="sincos")
     for reduction in ("bilinear", "max"):
