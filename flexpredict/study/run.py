@@ -1,30 +1,23 @@
-"""Runs studies: trials in turn or several at once, each by a process that works off one after the
-other, so that libraries are loaded and compiled once. What is done is skipped."""
+"""Runs studies: their trials in turn or several at once. What is done is skipped."""
 
 import json
-import os
-import selectors
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flexpredict.data.cores import usable_cores
-from flexpredict.engine import mps
 from flexpredict.engine.checkpoint import write_text
-from flexpredict.engine.distributed import StopSignal, pick_device
+from flexpredict.engine.distributed import StopSignal
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.study.figure import figures
 from flexpredict.study.plan import Study, Trial
+from flexpredict.study.pool import Pool
 from flexpredict.study.tables import markdown, summary
 from flexpredict.train.loop import Interrupted
 from flexpredict.train.monitor import Bars, say
 from flexpredict.version import VERSION
 
 RESULTS, TABLE, SUMMARY = "results.jsonl", "table.md", "summary.json"
-_POLL_SECONDS = 0.5
 
 
 class Planned(NamedTuple):
@@ -35,13 +28,6 @@ class Planned(NamedTuple):
     out: Path
 
 
-def run_study(
-    study: Study, todo: Sequence[Trial], out: Path, *, jobs: int = 1, device: str | None = None
-) -> list[dict[str, Any]]:
-    """Makes all trials and tables below `out`; gives the lines of its results.jsonl."""
-    return run_studies([Planned(study, todo, out)], jobs=jobs, device=device)[0]
-
-
 def run_studies(
     planned: Sequence[Planned],
     *,
@@ -49,7 +35,9 @@ def run_studies(
     jobs: int = 1,
     device: str | None = None,
 ) -> list[list[dict[str, Any]]]:
-    """The same of several studies. A run that more than one asks for is made once.
+    """Makes all trials and tables; gives the lines of each study's results.jsonl.
+
+    A run that more than one of them asks for is made once.
 
     runs: the folder for all runs, each named by its settings; by default every study has its own,
         named by its variants.
@@ -65,11 +53,13 @@ def run_studies(
                 raise ValueError(f"variants {one!r} and {other!r} would share a folder: rename one")
             run.wanted.append((book, trial))
     if waiting:
-        with _Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
+        orders = {folder: run.order() for folder, run in waiting.items()}
+        with Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
             title = books[0].study.title if len(books) == 1 else f"{len(books)} studies"
             bars = Bars({title: len(waiting)}, unit="trial ")
             try:
-                for done, (run, answer) in enumerate(pool.work(list(waiting.values()), stop), 1):
+                for done, (folder, answer) in enumerate(pool.work(orders, stop), 1):
+                    run = waiting[folder]
                     run.keep(answer)
                     bars.update(title, done, answer.get("error") or run.wanted[0][1].name)
             finally:
@@ -211,83 +201,5 @@ def _key(trial: Trial) -> tuple[str, int]:
 def _check_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: choose another --out")
-    if (
-        out.exists()
-        and any(out.iterdir())
-        and not (out / RESULTS).exists()
-        and not any((run / "config.yaml").exists() for run in out.iterdir())
-    ):
+    if out.exists() and any(out.iterdir()) and not (out / RESULTS).exists():
         raise ValueError(f"{out} is not empty and holds no study: choose another --out")
-
-
-class _Pool:
-    """Processes that make runs: each gets one, answers with a line of JSON, gets the next."""
-
-    def __init__(self, jobs: int, out: Path, device: str | None) -> None:
-        self._out, self._device, self._jobs = out, device, jobs
-        self._threads = str(max(1, usable_cores() // jobs))
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._stack = ExitStack()
-
-    def __enter__(self) -> "_Pool":
-        shared: dict[str, str] = {}
-        if self._jobs > 1 and pick_device(self._device).type == "cuda":
-            shared = self._stack.enter_context(mps.sharing())
-        threads = {"OMP_NUM_THREADS": self._threads}
-        for number in range(self._jobs):
-            log = self._stack.enter_context((self._out / f"worker-{number}.log").open("ab"))
-            command = [sys.executable, "-m", "flexpredict", "trials"]
-            command += ["--device", self._device] if self._device else []
-            self._workers.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=os.environ | threads | shared,
-                    start_new_session=True,  # Ctrl-C reaches us alone, and we tell each of them
-                )
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            with suppress(BrokenPipeError), worker:  # closes its pipes, by which it is told to go
-                pass
-        self._stack.close()
-
-    def work(self, waiting: list[_Run], stop: StopSignal) -> Iterator[tuple[_Run, dict[str, Any]]]:
-        """Gives runs and what was found, as they come."""
-        busy: dict[int, _Run] = {}
-        with selectors.DefaultSelector() as ready:
-            for worker in self._workers:
-                ready.register(worker.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
-                if waiting:
-                    busy[worker.pid] = self._give(worker, waiting.pop(0))
-            told = False
-            while busy:
-                if stop.received and not told:
-                    told = True
-                    for worker in self._workers:
-                        worker.terminate()  # it saves and leaves
-                for key, _ in ready.select(_POLL_SECONDS):
-                    worker = key.data
-                    line = worker.stdout.readline()
-                    run = busy.pop(worker.pid, None)
-                    if not line:  # it is gone
-                        ready.unregister(worker.stdout)
-                        if run is not None and not stop.received:
-                            log = f"see {self._out}/worker-{self._workers.index(worker)}.log"
-                            yield run, {"error": f"its process ended early: {log}"}
-                        continue
-                    if waiting and not stop.received:
-                        busy[worker.pid] = self._give(worker, waiting.pop(0))
-                    assert run is not None
-                    yield run, json.loads(line)
-
-    @staticmethod
-    def _give(worker: subprocess.Popen[bytes], run: _Run) -> _Run:
-        assert worker.stdin is not None
-        worker.stdin.write(json.dumps(run.order()).encode() + b"\n")
-        worker.stdin.flush()
-        return run
