@@ -91,3 +91,5 @@ class Pool:
                         give(worker)
                     assert made is not None
                     yield made, json.loads(line)
+        for folder in waiting if not stop.received else ():
+            yield folder, {"error": "no process was left to make it: the same command goes on"}

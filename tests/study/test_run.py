@@ -147,6 +147,25 @@ def test_study__goes_on_after_a_signal(study: Path, tmp_path: Path) -> None:
     assert steps[-1] == 400
 
 
+def test_study__what_a_killed_process_leaves_undone_is_said(study: Path, tmp_path: Path) -> None:
+    values = STUDY | {"settings": STUDY["settings"] | {"steps": 400}, "measures": {}}  # type: ignore[operator]
+    study.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "flexpredict", "study", str(study), "--out", str(out)]
+    run = subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE)
+    metrics = out / "sincos-seed0" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert run.poll() is None
+        time.sleep(0.05)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    for child in children:  # the only one
+        os.kill(int(child), signal.SIGKILL)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 1, errors
+    assert b"2 of 2 trials failed" in errors
+    assert len(fp.run_study(str(study), out, jobs=2, device="cpu")) == 2
+
+
 def test_study__one_failure_does_not_stop_the_others(study: Path, tmp_path: Path) -> None:
     values = STUDY | {"variants": {"wild": {"lr": 1e9, "lr_start": 1e9}, "stop": {}}}
     study.write_text(yaml.safe_dump(values | {"baseline": "stop"}))
