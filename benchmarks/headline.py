@@ -20,10 +20,19 @@ from flexpredict.study.plan import Measure, Study, read_study, trials
 from flexpredict.study.run import Planned, run_studies
 from flexpredict.study.tables import Line, estimate, values_of
 
-DATA, RECIPE = "tiny-imagenet:train", "small/stop-vit-s8-64"
+DATA = "tiny-imagenet:train"
+TUNED, RECIPE = "small/stop-vit-t8-64", "small/stop-vit-s8-64"
 SINCOS = {"positions": "sincos", "noise_std": 0}
 HELD_OUT = "held out, kNN"
 EVEN = 0.1  # points: of settings that are this near to each other the milder is taken
+WANTED = 36  # % of the 100 % probe
+EPOCHS, LONGER = 60, 120  # the longer where the other does not reach what is wanted
+SELDOM = {"log_every": 200, "gauge_every": 1000, "checkpoint_every": 5000}  # batches are small
+BATCHES = {
+    "batch 256": {"batch_size": 256, "lr": 7e-4, "ema": 0.995},
+    "batch 128": {"batch_size": 128, "lr": 5e-4, "ema": 0.9975},
+    "batch 64": {"batch_size": 64, "lr": 3.5e-4, "ema": 0.99875},
+}
 SEEDS = [20, 21, 22, 23, 24]
 MEASURES = {
     "1 %": Measure(
@@ -47,17 +56,26 @@ def best(lines: Sequence[Line], names: Iterable[str]) -> str:
     return max(names, key=lambda name: _score(lines, name))
 
 
-def together(lines: Sequence[Line], variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The best batch size, and every change that was better than the batch it was tried on.
+def changes(lr: float, ema: float) -> dict[str, dict[str, Any]]:
+    """What is tried on the best batch."""
+    return {
+        "ema quicker": {"ema": round(1 - (1 - ema) * 2.5, 6)},
+        "ema slower": {"ema": round(1 - (1 - ema) / 2.5, 6)},
+        "lr twice": {"lr": 2 * lr},
+        "layers 6": {"target_layers": 6},
+        "flip": {"augment": "crop-flip"},
+        "decay 0.05": {"weight_decay": 0.05, "weight_decay_final": 0.05},
+    }
 
-    Variants are named by their batch, and after a comma by what else is changed.
-    """
-    plain = [name for name in variants if name.startswith("batch") and "," not in name]
-    found = dict(variants[best(lines, ["start", *plain])])
-    for name, settings in variants.items():
-        batch, comma, _ = name.partition(", ")
-        if comma and _score(lines, name) > _score(lines, batch):
-            found |= {key: x for key, x in settings.items() if variants[batch].get(key) != x}
+
+def together(
+    lines: Sequence[Line], tried: Mapping[str, Mapping[str, Any]], bar: float
+) -> dict[str, Any]:
+    """Every change that scores above the bar; of two values of a setting the better."""
+    found: dict[str, Any] = {}
+    for name in sorted(tried, key=lambda name: _score(lines, name)):
+        if _score(lines, name) > bar:
+            found |= tried[name]
     return found
 
 
@@ -72,11 +90,21 @@ def _score(lines: Sequence[Line], variant: str) -> float:
     return estimate(list(values_of(lines, variant, HELD_OUT).values())).mean
 
 
+def _headline(
+    settings: Mapping[str, Any], arms: Mapping[str, dict[str, Any]], seeds: Sequence[int]
+) -> Study:
+    return Study(
+        title="StoP against sin-cos positions", question="Do noisy positions help?",
+        recipe=RECIPE, settings=dict(settings), seeds=list(seeds), baseline="sincos",
+        variants=dict(arms), measures=MEASURES, gauges=GAUGES,
+    )  # fmt: skip
+
+
 class Stages:
     def __init__(self, out: Path, jobs: int, device: str | None) -> None:
         self.out, self.jobs, self.device = out, jobs, device
-        self.tuning = read_study("baseline-s8")
-        self.held_out = {HELD_OUT: self.tuning.measures[HELD_OUT]}
+        self.first = read_study("baseline")
+        self.held_out = self.first.measures
 
     def _run(self, studies: Mapping[str, Study]) -> list[list[dict[str, Any]]]:
         """The lines of each; all at once."""
@@ -85,51 +113,55 @@ class Stages:
         ]
         return run_studies(planned, jobs=self.jobs, device=self.device)
 
-    def _tuned(self, title: str, **more: Any) -> Study:
-        """A study of one seed by the held-out measure."""
+    def _tuning(
+        self, title: str, settings: Mapping[str, Any], variants: Mapping[str, Any]
+    ) -> Study:
+        """A study of one seed by the held-out measure, of the small model and 20 epochs."""
+        shared = {**SINCOS, "epochs": 20, "reference_batch_size": None, **SELDOM, **settings}
         return Study(
-            title=title, question="Which is best on held-out training images?",
-            recipe=RECIPE, measures=self.held_out, gauges=GAUGES, **more,
+            title=title, question="Which is best on held-out training images?", recipe=TUNED,
+            settings=shared, variants=dict(variants), measures=self.held_out, gauges=GAUGES,
         )  # fmt: skip
 
-    def tuned(self) -> tuple[dict[str, Any], float]:
-        """The settings of both arms, and StoP's noise_std.
-
-        Tuned in 20 epochs; the first EMA once more in the 60 of the comparison.
-        """
-        (lines,) = self._run({"baseline-s8": self.tuning})
-        variants, changes = dict(self.tuning.variants), together(lines, self.tuning.variants)
-        if changes not in variants.values():
-            variants["together"] = changes
-            update = {"variants": {"together": changes}, "baseline": None}
-            lines = [*lines, *self._run({"together": self.tuning.model_copy(update=update)})[0]]
-        found = {**variants[best(lines, variants)], "reference_batch_size": None}
-        ema = found.get("ema", settings_from({}, recipe=RECIPE).ema)
-        starts = {f"ema {x:.5g}": x for x in (ema, 1 - (1 - ema) / 3)}
-        noises = {f"noise {std:g}": std for std in (0.05, 0.1, 0.25)}
-        length, noise = self._run({
-            "length": self._tuned(
-                "The first EMA of a longer run", settings={**found, **SINCOS},
-                variants={name: {"ema": x} for name, x in starts.items()},
-            ),
-            "noise": self._tuned(
-                "Tuning noise_std", settings={**found, "positions": "stop", "epochs": 20},
-                variants={name: {"noise_std": x} for name, x in noises.items()},
-            ),
+    def tuned(self) -> dict[str, Any]:
+        """The settings of both arms: the best batch, with the changes that are good for it."""
+        first, lines = self._run({
+            "baseline": self.first, "batch": self._tuning("Smaller batches", {}, BATCHES)
         })  # fmt: skip
-        return found | {"ema": starts[best(length, starts)]}, mildest_best(noise, noises)
+        lines = [*first, *lines]
+        batches: dict[str, dict[str, Any]] = {"start": {}, **BATCHES}
+        batch = best(lines, batches)
+        recipe = settings_from(batches[batch], recipe=TUNED)
+        tried = changes(recipe.lr, recipe.ema)
+        study = self._tuning(f"Changes of {batch}", batches[batch], tried)
+        (changed,) = self._run({"changes": study})
+        found = {"none": {}, **tried}
+        scores = {name: _score(changed, name) for name in tried} | {"none": _score(lines, batch)}
+        if (all_of := together(changed, tried, scores["none"])) not in found.values():
+            found["together"] = all_of
+            study = self._tuning("Changes together", batches[batch], {"together": all_of})
+            scores["together"] = _score(self._run({"together": study})[0], "together")
+        winner = max(found, key=lambda name: scores[name])
+        return {**batches[batch], **found[winner], "reference_batch_size": None, **SELDOM}
 
-    def headline(self, settings: Mapping[str, Any], noise_std: float) -> None:
-        study = Study(
-            title="StoP against sin-cos positions", question="Do noisy positions help?",
-            recipe=RECIPE, settings=dict(settings), seeds=SEEDS, baseline="sincos",
-            variants={
-                "sincos": SINCOS,
-                "stop": {"positions": "stop", "noise_std": noise_std},
-            },
-            measures=MEASURES, gauges=GAUGES,
-        )  # fmt: skip
-        self._run({"headline": study})
+    def noise(self, settings: Mapping[str, Any]) -> tuple[float, int]:
+        """StoP's noise_std, and how many epochs the headline has.
+
+        Its first deterministic run is made beside the tuning: it says whether 60 are enough.
+        """
+        noises = {f"noise {std:g}": std for std in (0.05, 0.1, 0.25)}
+        variants = {name: {"positions": "stop", "noise_std": x} for name, x in noises.items()}
+        first = _headline({**settings, "epochs": EPOCHS}, {"sincos": SINCOS}, SEEDS[:1])
+        lines, looked = self._run(
+            {"noise": self._tuning("Tuning noise_std", settings, variants), "headline": first}
+        )
+        enough = estimate(list(values_of(looked, "sincos", "100 %").values())).mean >= WANTED
+        return mildest_best(lines, noises), EPOCHS if enough else LONGER
+
+    def headline(self, settings: Mapping[str, Any], noise_std: float, epochs: int) -> None:
+        arms = {"sincos": SINCOS, "stop": {"positions": "stop", "noise_std": noise_std}}
+        name = "headline" if epochs == EPOCHS else f"headline-{epochs}"
+        self._run({name: _headline({**settings, "epochs": epochs}, arms, SEEDS)})
 
     def beside(self, settings: Mapping[str, Any]) -> None:
         """MAE with a learning rate of its own, for as many GPU minutes as a headline run.
@@ -137,8 +169,7 @@ class Stages:
         And I-JEPA as it was first looked at, untuned.
         """
         rates = {f"lr {lr:g}": {**MAE, "lr": lr} for lr in (5e-4, 1e-3, 2e-3)}
-        study = self._tuned("MAE's learning rate", settings={"epochs": 20}, variants=rates)
-        (lines,) = self._run({"mae-lr": study})
+        (lines,) = self._run({"mae-lr": self._tuning("MAE's learning rate", {}, rates)})
         rate = rates[best(lines, rates)]
         epochs = self._epochs(settings, rate)
         measures = {name: one for name, one in MEASURES.items() if one.method != "learnt"}
@@ -182,7 +213,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--device")
-    parser.add_argument("--until", default="all", choices=["tuned", "headline", "all"])
+    parser.add_argument("--until", default="all", choices=["tuned", "noise", "headline", "all"])
     parser.add_argument("--floor", choices=["pixels", "untrained"], help="only this row")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -190,13 +221,17 @@ def main() -> None:
     if given.floor:
         stages.floor(given.floor)
         return
-    settings, noise_std = stages.tuned()
-    print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
+    settings = stages.tuned()
+    print(f"both arms: {settings}", flush=True)
     if given.until == "tuned":
         return
-    stages.headline(settings, noise_std)
+    noise_std, epochs = stages.noise(settings)
+    print(f"StoP: noise_std {noise_std}; {epochs} epochs", flush=True)
+    if given.until == "noise":
+        return
+    stages.headline(settings, noise_std, epochs)
     if given.until == "all":
-        stages.beside(settings)
+        stages.beside({**settings, "epochs": epochs})
 
 
 if __name__ == "__main__":
