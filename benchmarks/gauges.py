@@ -1,14 +1,14 @@
-"""What gauges cost: the time of a gauging period with them over the time without, in turn.
+"""What gauges cost, as a share of the time of the `gauge_every` steps between them.
 
     python benchmarks/gauges.py [--device cuda] [RECIPE …]
 
-A period is `gauge_every` steps. With gauges means: masks are counted at every step, and at the end
-all gauges are computed and a run of 100 gauged lines is judged.
+Ten steps are timed plain, with masks counted at every step, and with all gauges computed and a run
+of 100 gauged lines judged after the last, in turn, many times: the differences are what a step and
+what a gauging costs more.
 """
 
 import argparse
 import itertools
-import statistics
 import time
 
 import numpy as np
@@ -24,7 +24,7 @@ from flexpredict.train.gauges import Coverage, Gauges
 from flexpredict.train.step import step_of
 
 RECIPES = {"cpu": ["demo"], "cuda": ["demo", "small/stop-vit-t8-64", "paper/stop-vit-b16"]}
-PAIRS, LINES = 6, 100
+ROUNDS, STEPS, LINES = 30, 10, 100
 
 
 def measure(recipe: str, device: torch.device) -> None:
@@ -42,39 +42,33 @@ def measure(recipe: str, device: torch.device) -> None:
     coverage = Coverage(sampler.grid)
     known = {"step": 1, "epoch": 0.0, "loss": 1.0, "norm_A": 1.0, "norm_gamma": 1.0}
 
-    def period(steps: int, *, gauged: bool) -> float:
+    def timed(*, counted: bool, gauged: bool) -> float:
         start = time.perf_counter()
-        for _ in range(steps):
+        for _ in range(STEPS):
             planned = next(turns)
             step(images, [chunks.views(part, device) for part in planned], 0.99)
-            if gauged:
+            if counted:
                 for part in planned:
                     coverage.add(part)
         if gauged:
             diagnose(settings, [known | gauges()] * LINES)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) * 1e3
 
+    ways = ({"counted": False, "gauged": False}, {"counted": True, "gauged": False},
+            {"counted": True, "gauged": True})  # fmt: skip
     for _ in range(3):  # compiles and captures
-        period(3, gauged=True)
-    start = time.perf_counter()
-    gauges._measure()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    on_device = time.perf_counter() - start
-    start = time.perf_counter()
-    gauges()
-    whole = time.perf_counter() - start
-    ratios, alone = [], 0.0
-    for _ in range(PAIRS):
-        alone = period(settings.gauge_every, gauged=False)
-        ratios.append(period(settings.gauge_every, gauged=True) / alone)
-    mean, spread = statistics.mean(ratios), statistics.stdev(ratios)
+        timed(counted=True, gauged=True)
+    rounds = np.array([[timed(**way) for way in ways] for _ in range(ROUNDS)])  # (rounds, 3) ms
+    plain, every = rounds[:, 0].mean() / STEPS, settings.gauge_every
+    counting = (rounds[:, 1] - rounds[:, 0]) / STEPS
+    gauging = rounds[:, 2] - rounds[:, 1]
+    ratios = 1 + (every * counting + gauging) / (every * plain)
     print(
-        f"{recipe}, {device.type}: step {alone / settings.gauge_every * 1e3:.2f} ms, gauges every "
-        f"{settings.gauge_every}: with over without {mean:.4f} ± {spread / PAIRS**0.5:.4f}; "
-        f"all of them {whole * 1e3:.1f} ms, of which on the device {on_device * 1e3:.1f}",
+        f"{recipe}, {device.type}: step {plain:.2f} ms, gauges every {every}: with over without "
+        f"{ratios.mean():.4f} ± {ratios.std(ddof=1) / ROUNDS**0.5:.4f}; counting masks "
+        f"{counting.mean():.3f} ms a step, gauging {gauging.mean():.1f} ms",
         flush=True,
     )
 

@@ -19,13 +19,18 @@ def rankme(features: Tensor) -> float:
     """The effective rank of features (images, D): e to the entropy of their singular values.
 
     Between 1 and the smaller side (RankMe, arXiv 2210.02885). Computed on the CPU from the smaller
-    Gram matrix: a GPU takes longer for a matrix of this size.
+    Gram matrix by one thread: a GPU, or many threads, take longer for a matrix of this size.
     """
     rows = features.detach().double().cpu()
     if not rows.isfinite().all():
         return math.nan
-    gram = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
-    singular = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        gram = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
+        singular = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
+    finally:
+        torch.set_num_threads(threads)
     share = singular / singular.sum()
     return float(torch.special.entr(share).sum().exp())
 
