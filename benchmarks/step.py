@@ -96,7 +96,11 @@ def _one_of_many(_: int, name: str, batch: int, ready: Any, rates: Any) -> None:
 
 
 def overhead(name: str, batch: int, repeats: int) -> None:
-    """StoP against deterministic positions, in turn and paired: time and memory."""
+    """StoP against deterministic positions: time and memory.
+
+    Steps of both take turns, each between two events on the device; a repeat is ten of each, of
+    which the medians are compared, so that a hiccup of the machine is nobody's.
+    """
     steps, peaks = {}, {}
     for positions in ("sincos", "stop"):
         torch._dynamo.reset()
@@ -119,15 +123,17 @@ def overhead(name: str, batch: int, repeats: int) -> None:
     ratios = []
     gc.disable()
     for turn in range(repeats):
-        taken = {}
-        for positions in sorted(steps, reverse=bool(turn % 2)):  # none is always the first
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(10):
-                steps[positions]()
-            torch.cuda.synchronize()
-            taken[positions] = time.perf_counter() - start
-        ratios.append(taken["stop"] / taken["sincos"])
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(21)]
+        order = sorted(steps, reverse=bool(turn % 2)) * 10  # none is always the first
+        marks[0].record()
+        for positions, mark in zip(order, marks[1:], strict=True):
+            steps[positions]()
+            mark.record()
+        torch.cuda.synchronize()
+        taken: dict[str, list[float]] = {"sincos": [], "stop": []}
+        for positions, start, end in zip(order, marks, marks[1:], strict=False):
+            taken[positions].append(start.elapsed_time(end))
+        ratios.append(statistics.median(taken["stop"]) / statistics.median(taken["sincos"]))
     mean, spread = statistics.mean(ratios), statistics.stdev(ratios)
     half = 2.045 * spread / repeats**0.5  # Student's, 29 degrees of freedom
     say({
