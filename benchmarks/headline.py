@@ -26,7 +26,7 @@ SINCOS = {"positions": "sincos", "noise_std": 0}
 HELD_OUT = "held out, kNN"
 EVEN = 0.1  # points: of settings that are this near to each other the milder is taken
 WANTED = 36  # % of the 100 % probe
-EPOCHS, LONGER = 60, 120  # the longer where the other does not reach what is wanted
+TUNING, EPOCHS, LONGER = 20, 60, 120  # the last where the one before does not reach what is wanted
 # Batches are small, and several runs share the machine: without effect on what is learnt.
 LIGHT = {"gauge_every": 1000, "checkpoint_every": 5000, "workers": 3}
 BATCH = "batch 256"  # the variant of baseline-2 that others change
@@ -71,13 +71,22 @@ def mildest_best(lines: Sequence[Line], values: Mapping[str, float]) -> float:
     return min(values[name] for name, score in scores.items() if score > best - EVEN)
 
 
+def longer(ema: float, epochs: int) -> float:
+    """The first EMA that looks back over the same share of so many epochs as over the tuning's."""
+    return round(1 - (1 - ema) * TUNING / epochs, 6)
+
+
 def _score(lines: Sequence[Line], variant: str) -> float:
     return estimate(list(values_of(lines, variant, HELD_OUT).values())).mean
 
 
 def _headline(
-    settings: Mapping[str, Any], arms: Mapping[str, dict[str, Any]], seeds: Sequence[int]
+    settings: Mapping[str, Any],
+    epochs: int,
+    arms: Mapping[str, dict[str, Any]],
+    seeds: Sequence[int],
 ) -> Study:
+    settings = {**settings, "epochs": epochs, "ema": longer(settings["ema"], epochs)}
     return Study(
         title="StoP against sin-cos positions", question="Do noisy positions help?",
         recipe=RECIPE, settings=dict(settings), seeds=list(seeds), baseline="sincos",
@@ -101,7 +110,7 @@ class Stages:
         self, title: str, settings: Mapping[str, Any], variants: Mapping[str, Any]
     ) -> Study:
         """A study of one seed by the held-out measure, of the small model and 20 epochs."""
-        shared = {**SINCOS, "epochs": 20, "reference_batch_size": None, **LIGHT, **settings}
+        shared = {**SINCOS, "epochs": TUNING, "reference_batch_size": None, **LIGHT, **settings}
         return Study(
             title=title, question="Which is best on held-out training images?", recipe=TUNED,
             settings=shared, variants=dict(variants), measures=self.tuning.measures, gauges=GAUGES,
@@ -132,7 +141,7 @@ class Stages:
 
     def epochs(self, settings: Mapping[str, Any]) -> int:
         """How many the headline has: its first deterministic run says whether 60 are enough."""
-        study = _headline({**settings, "epochs": EPOCHS}, {"sincos": SINCOS}, SEEDS[:1])
+        study = _headline(settings, EPOCHS, {"sincos": SINCOS}, SEEDS[:1])
         (lines,) = self._run({"headline": study})
         found = estimate(list(values_of(lines, "sincos", "100 %").values())).mean
         return EPOCHS if found >= WANTED else LONGER
@@ -140,7 +149,7 @@ class Stages:
     def headline(self, settings: Mapping[str, Any], noise_std: float, epochs: int) -> None:
         arms = {"sincos": SINCOS, "stop": {"positions": "stop", "noise_std": noise_std}}
         name = "headline" if epochs == EPOCHS else f"headline-{epochs}"
-        self._run({name: _headline({**settings, "epochs": epochs}, arms, SEEDS)})
+        self._run({name: _headline(settings, epochs, arms, SEEDS)})
 
     def beside(self, settings: Mapping[str, Any]) -> None:
         """MAE with a learning rate of its own, for as many GPU minutes as a headline run.

@@ -49,8 +49,8 @@ def test_stages__hand_on_what_they_find(
 ) -> None:
     made: dict[str, Study] = {}
     good = {
-        "batch 256": 9.0, "flip": 9.5, "ema slower": 9.2, "together": 9.3, "noise 0.1": 7.0,
-        "lr 0.001": 7.0,
+        "batch 256": 9.0, "batch 64": 12.0, "batch 256, context 1": 9.5,
+        "batch 256, two blocks": 9.2, "together": 9.3, "noise 0.1": 7.0, "lr 0.001": 7.0,
     }  # fmt: skip
     accuracy = 40.0
 
@@ -66,27 +66,25 @@ def test_stages__hand_on_what_they_find(
     monkeypatch.setattr(headline.Stages, "_run", run)
     monkeypatch.setattr(headline.Stages, "_epochs", lambda *_: 77)
     stages = headline.Stages(tmp_path, 1, None)
-    settings = stages.tuned()
-    assert made["together"].variants["together"] == {"ema": 0.998, "augment": "crop-flip"}
-    assert (settings["batch_size"], settings["ema"], settings["augment"]) == (
-        256,
-        0.995,
-        "crop-flip",
-    )
-    assert stages.noise(settings) == (0.1, 60)
-    noise, first = (trials(made[name], headline.DATA) for name in ("noise", "headline"))
-    assert {(one.settings.epochs, one.settings.positions, one.settings.lr) for one in noise} == {
-        (20, "stop", 7e-4)
-    }
+    settings, noise_std = stages.tuned()
+    (both,) = trials(made["together"], headline.DATA)
+    assert (both.settings.context_scale, both.settings.target_blocks) == ((1, 1), 2)
+    assert (settings["batch_size"], settings["context_scale"], noise_std) == (256, [1, 1], 0.1)
+    assert "target_blocks" not in settings  # one of the two alone was better than both
+    noise = [one.settings for one in trials(made["noise"], headline.DATA)]
+    assert {(x.epochs, x.positions, x.lr, x.ema) for x in noise} == {(20, "stop", 7e-4, 0.995)}
+    assert stages.epochs(settings) == 60
+    (first,) = trials(made["headline"], headline.DATA)
     accuracy = 35.0
-    assert stages.noise(settings) == (0.1, 120)
-    stages.headline(settings, 0.1, 120)
-    assert trials(made["headline-120"], headline.DATA)[0].settings.epochs == 120
-    stages.headline(settings, 0.1, 60)
+    assert stages.epochs(settings) == 120
+    stages.headline(settings, noise_std, 120)
+    long = trials(made["headline-120"], headline.DATA)[0].settings
+    assert (long.epochs, long.ema) == (120, pytest.approx(1 - 0.005 / 6, abs=1e-6))
+    stages.headline(settings, noise_std, 60)
     stages.beside(settings)
     runs = trials(made["headline"], headline.DATA)
     assert {run.seed for run in runs} == {20, 21, 22, 23, 24}
-    assert runs[0].key == first[0].key  # the first look at its length is one of its runs
+    assert runs[0].key == first.key  # the first look at its length is one of its runs
     one, two = (run.settings.model_dump() for run in runs[:2])
     changed = {name for name in one if one[name] != two[name]}
     assert changed == {"positions", "noise_std"}  # all else is equal on both arms
