@@ -6,12 +6,13 @@ python benchmarks/step.py many                                          several 
 python benchmarks/step.py loss                                          loss differences
 python benchmarks/step.py noise                                         StoP against none
 
-`rate` also says how much that is of the attainable rate (step_anatomy.py). `many` profits from
-NVIDIA's MPS, where it runs (nvidia-cuda-mps-control -d).
+`rate` also says how much that is of the attainable rate (step_anatomy.py). `many` shares the GPU by
+NVIDIA's MPS, where that is installed.
 """
 
 import argparse
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from step_anatomy import attainable
 from step_cases import CUDA, Case, Given, masks_for, measured, ours, say, setting, synthetic
 from torch import Tensor
 
+from flexpredict.engine.mps import sharing
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.objective.views import View
@@ -69,14 +71,22 @@ def small(batch: int) -> None:
 def many(name: str, batch: int, counts: Sequence[int]) -> None:
     """Processes with a run each, at once: images a second in all, over those of one alone."""
     alone = 0.0
-    for count in counts:
-        ready, rates = mp.get_context("spawn").Barrier(count), mp.get_context("spawn").Queue()
-        runs = mp.spawn(_one_of_many, (name, batch, ready, rates), count, join=False)
-        total = sum(rates.get() for _ in range(count))
-        runs.join()
-        alone = alone or total
-        say({"model": name, "batch": batch, "at once": count, "rate": round(total),
-             "over one": round(total / alone, 3)})  # fmt: skip
+    with sharing() as variables:
+        os.environ.update(variables)
+        for count in counts:
+            total = _total(name, batch, count)
+            alone = alone or total
+            say({"model": name, "batch": batch, "at once": count, "rate": round(total),
+                 "over one": round(total / alone, 3), "by MPS": bool(variables)})  # fmt: skip
+
+
+def _total(name: str, batch: int, count: int) -> float:
+    context = mp.get_context("spawn")
+    ready, rates = context.Barrier(count), context.Queue()
+    runs = mp.spawn(_one_of_many, (name, batch, ready, rates), count, join=False)
+    total = sum(rates.get() for _ in range(count))
+    runs.join()
+    return total
 
 
 def _one_of_many(_: int, name: str, batch: int, ready: Any, rates: Any) -> None:
