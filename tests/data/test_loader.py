@@ -1,6 +1,7 @@
 import io
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +11,12 @@ from PIL import Image
 from flexpredict.data.decode import BadImage, decode
 from flexpredict.data.loader import Batches, Order, load
 from flexpredict.data.sources import FolderSource, MemorySource, open_source
+
+
+class _With(NamedTuple):
+    small: torch.Tensor
+    large: torch.Tensor
+    words: list[str]
 
 
 def _photos(folder: Path, count: int = 12) -> Path:
@@ -176,3 +183,24 @@ def test_batches__nothing_usable_stops_with_a_sentence(tmp_path: Path) -> None:
     for batch in (_batches(source)[0], *load(_batches(source), range(1), workers=1)):
         assert batch.failure is not None
         assert batch.failure.startswith("5 images in a row cannot be used; the first is")
+
+
+def test_load__what_goes_with_a_batch_arrives_whole() -> None:
+    """Small tensors travel as arrays, large ones as they are; nested as the loop wants them."""
+
+    def beside(epoch: int, place: int, count: int) -> list[list[_With]]:
+        small = torch.arange(place, place + count)
+        return [[_With(small, small.repeat(40_000), [f"{epoch}"])], []]
+
+    source = MemorySource(np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8))
+    batches = Batches(source, Order(12, 4, seed=1), image_size=(8, 8), beside=beside)
+    plain, sent = (list(load(batches, range(4), workers=workers)) for workers in (0, 2))
+    for one, two in zip(plain, sent, strict=True):
+        for name in ("images", "draws", "indices"):
+            assert torch.equal(getattr(one, name), getattr(two, name))
+        assert two.images.is_contiguous(memory_format=torch.channels_last)
+        (mine,), none = two.beside
+        assert none == []
+        assert mine.words == [f"{one.epoch}"]
+        assert torch.equal(mine.small, one.beside[0][0].small)
+        assert torch.equal(mine.large, one.beside[0][0].large)
