@@ -50,6 +50,7 @@ class IJepa(nn.Module):
         self.loss = loss
         self.target_layers = target_layers
         self.low_resolution = low_resolution
+        self._followed: tuple[list[Tensor], list[Tensor]] | None = None
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:
@@ -116,9 +117,10 @@ class IJepa(nn.Module):
     @torch.no_grad()
     def update_target(self, momentum: float) -> None:
         """θ̄ ← momentum · θ̄ + (1 − momentum) · θ, after the optimiser's step."""
-        torch._foreach_lerp_(
-            list(self.target_encoder.parameters()), list(self.encoder.parameters()), 1 - momentum
-        )
+        if self._followed is None:  # looked up once: it takes as long as a small step's products
+            self._followed = [*self.target_encoder.parameters()], [*self.encoder.parameters()]
+        target, encoder = self._followed
+        torch._foreach_lerp_(target, encoder, 1 - momentum)
 
 
 def _standardise(tokens: Tensor) -> Tensor:
