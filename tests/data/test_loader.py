@@ -16,7 +16,14 @@ from flexpredict.data.sources import FolderSource, MemorySource, open_source
 class _With(NamedTuple):
     small: torch.Tensor
     large: torch.Tensor
+    others: dict[str, tuple[torch.Tensor, ...]]
     words: list[str]
+
+
+def _beside(epoch: int, place: int, count: int) -> list[list[_With]]:
+    small = torch.arange(place, place + count)
+    others = (small[:3].bool(), torch.tensor(0.5), small[:0], small.to(torch.bfloat16))
+    return [[_With(small, small.repeat(40_000), {"more": others}, [f"{epoch}"])], []]
 
 
 def _photos(folder: Path, count: int = 12) -> Path:
@@ -186,14 +193,10 @@ def test_batches__nothing_usable_stops_with_a_sentence(tmp_path: Path) -> None:
 
 
 def test_load__what_goes_with_a_batch_arrives_whole() -> None:
-    """Small tensors travel as arrays, large ones as they are; nested as the loop wants them."""
-
-    def beside(epoch: int, place: int, count: int) -> list[list[_With]]:
-        small = torch.arange(place, place + count)
-        return [[_With(small, small.repeat(40_000), [f"{epoch}"])], []]
+    """Small tensors travel together, large ones as they are; nested as the loop wants them."""
 
     source = MemorySource(np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8))
-    batches = Batches(source, Order(12, 4, seed=1), image_size=(8, 8), beside=beside)
+    batches = Batches(source, Order(12, 4, seed=1), image_size=(8, 8), beside=_beside)
     plain, sent = (list(load(batches, range(4), workers=workers)) for workers in (0, 2))
     for one, two in zip(plain, sent, strict=True):
         for name in ("images", "draws", "indices"):
@@ -202,5 +205,9 @@ def test_load__what_goes_with_a_batch_arrives_whole() -> None:
         (mine,), none = two.beside
         assert none == []
         assert mine.words == [f"{one.epoch}"]
-        assert torch.equal(mine.small, one.beside[0][0].small)
-        assert torch.equal(mine.large, one.beside[0][0].large)
+        theirs = one.beside[0][0]
+        pairs = [(mine.small, theirs.small), (mine.large, theirs.large)]
+        pairs += zip(mine.others["more"], theirs.others["more"], strict=True)
+        for found, true in pairs:
+            assert (found.dtype, found.shape) == (true.dtype, true.shape)
+            assert torch.equal(found, true)
