@@ -128,10 +128,7 @@ class Stages:
             "noise": self._tuning("Tuning noise_std", variants[BATCH], arms),
             "baseline-2": self.tuning,
         })  # fmt: skip
-        tried = {
-            name: changes for name, changes in variants.items()
-            if name.startswith(BATCH) and "model" not in changes
-        }  # fmt: skip
+        tried = {name: some for name, some in variants.items() if name.startswith(BATCH)}
         found = together(lines, tried, _score(lines, BATCH))
         if found and found not in tried.values():
             study = self._tuning("Changes together", {}, {"together": found})

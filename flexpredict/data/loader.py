@@ -23,6 +23,7 @@ from flexpredict.data.augment import BATCH_DRAWS, CROP_DRAWS, random_crops
 from flexpredict.data.crops import Cropper
 from flexpredict.data.decode import BadImage
 from flexpredict.data.held import Held, OnDevice, Place
+from flexpredict.data.parcel import Parcel
 from flexpredict.data.random import Stream, permute, uniforms
 from flexpredict.data.sources.base import Progress, Source
 from flexpredict.data.sources.memory import MemorySource
@@ -32,7 +33,6 @@ from flexpredict.data.sources.memory import MemorySource
 Beside = Callable[[int, int, int], Any]
 
 _MOST_REPLACEMENTS = 100
-_SMALL, _ALIGNED = 1 << 18, 16  # bytes: of a tensor that is packed, and between two
 
 
 class Batch(NamedTuple):
@@ -208,78 +208,20 @@ def hold(
     return kept
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies among the bytes of a parcel."""
+class _Posted(Dataset[Parcel]):
+    """Batches on their way to another process."""
 
-    start: int
-    stop: int
-    dtype: torch.dtype
-    shape: torch.Size
-
-
-class _Parcel:
-    """A batch between processes, its small tensors packed into one.
-
-    Every tensor goes through a file in shared memory and a socket of its own, which takes longer
-    than to copy what is small.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self._bytes: list[Tensor] = []
-        self._end = 0
-        self._shell = _each(batch, Tensor, self._pack)
-        self._all = torch.cat(self._bytes) if self._bytes else torch.empty(0, dtype=torch.uint8)
-        self._bytes = []
-
-    def open(self) -> Batch:
-        batch: Batch = _each(self._shell, _Place, self._unpack)
-        return batch
-
-    def pin_memory(self) -> Batch:
-        """Called by torch, in the thread that takes what workers send."""
-        self._shell = _each(self._shell, Tensor, Tensor.pin_memory)
-        self._all = self._all.pin_memory()
-        return self.open()
-
-    def _pack(self, tensor: Tensor) -> Tensor | _Place:
-        if tensor.nbytes > _SMALL or not tensor.is_contiguous():  # its order of axes would be lost
-            return tensor
-        start, stop = self._end, self._end + tensor.nbytes
-        self._end = -(-stop // _ALIGNED) * _ALIGNED
-        rest = torch.zeros(self._end - stop, dtype=torch.uint8)
-        self._bytes += [tensor.reshape(-1).view(torch.uint8), rest]
-        return _Place(start, stop, tensor.dtype, tensor.shape)
-
-    def _unpack(self, place: _Place) -> Tensor:
-        return self._all[place.start : place.stop].view(place.dtype).view(place.shape)
-
-
-def _each(found: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Changes what is of a kind, within lists, tuples and dicts."""
-    if isinstance(found, kind):
-        return change(found)
-    if isinstance(found, dict):
-        return {key: _each(one, kind, change) for key, one in found.items()}
-    if isinstance(found, list | tuple):
-        changed = [_each(one, kind, change) for one in found]
-        if hasattr(found, "_fields"):
-            return type(found)(*changed)
-        return changed if isinstance(found, list) else tuple(changed)
-    return found
-
-
-class _Posted(Dataset[_Parcel]):
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
-    def __getitem__(self, step: int) -> _Parcel:
-        return _Parcel(self._batches[step])
+    def __getitem__(self, step: int) -> Parcel:
+        return Parcel(self._batches[step])
 
 
 def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) -> Iterator[Batch]:
     """The batches of some steps in turn, prepared ahead by worker processes."""
     made = batches.boxes if isinstance(batches, DeviceBatches) else batches
-    loader: DataLoader[Batch | _Parcel] = DataLoader(
+    loader: DataLoader[Batch | Parcel] = DataLoader(
         _Posted(made) if workers else made,
         batch_size=None,
         sampler=steps,
@@ -288,5 +230,5 @@ def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) ->
         pin_memory=torch.cuda.is_available(),
     )
     for batch in loader:
-        whole = batch.open() if isinstance(batch, _Parcel) else batch
+        whole = batch.open() if isinstance(batch, Parcel) else batch
         yield batches.finish(whole) if isinstance(batches, DeviceBatches) else whole

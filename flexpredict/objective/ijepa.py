@@ -117,7 +117,7 @@ class IJepa(nn.Module):
     @torch.no_grad()
     def update_target(self, momentum: float) -> None:
         """θ̄ ← momentum · θ̄ + (1 − momentum) · θ, after the optimiser's step."""
-        if self._followed is None:  # looked up once: it takes as long as a small step's products
+        if self._followed is None:  # looked up once: that takes about a millisecond
             self._followed = [*self.target_encoder.parameters()], [*self.encoder.parameters()]
         target, encoder = self._followed
         torch._foreach_lerp_(target, encoder, 1 - momentum)
