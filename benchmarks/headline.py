@@ -25,8 +25,7 @@ TUNED, RECIPE = "small/stop-vit-t8-64", "small/stop-vit-s8-64"
 SINCOS = {"positions": "sincos", "noise_std": 0}
 HELD_OUT = "held out, kNN"
 EVEN = 0.1  # points: of settings that are this near to each other the milder is taken
-WANTED = 36  # % of the 100 % probe
-TUNING, EPOCHS, LONGER = 20, 60, 120  # the last where the one before does not reach what is wanted
+TUNING, EPOCHS = 20, 40
 # Batches are small, and several runs share the machine: without effect on what is learnt.
 LIGHT = {"gauge_every": 1000, "checkpoint_every": 5000, "workers": 3}
 BATCH = "batch 256"  # the variant of baseline-2 that others change
@@ -43,7 +42,8 @@ MEASURES = {
 }
 GAUGES = ["norm_A", "norm_mask_token", "norm_gamma"]
 FIRST_LOOK = {
-    **SINCOS, "batch_size": 1024, "reference_batch_size": None, "ema": 0.996, "augment": "crop-flip"
+    **SINCOS, "batch_size": 1024, "reference_batch_size": None, "ema": 0.996,
+    "augment": "crop-flip", "lr": 1e-3, "epochs": 60,
 }  # fmt: skip
 MAE = {"objective": "mae", "masking": "random", **SINCOS}
 
@@ -53,17 +53,6 @@ def best(lines: Sequence[Line], names: Iterable[str]) -> str:
     return max(names, key=lambda name: _score(lines, name))
 
 
-def together(
-    lines: Sequence[Line], tried: Mapping[str, Mapping[str, Any]], bar: float
-) -> dict[str, Any]:
-    """Every change that scores above the bar; of two values of a setting the better."""
-    found: dict[str, Any] = {}
-    for name in sorted(tried, key=lambda name: _score(lines, name)):
-        if _score(lines, name) > bar:
-            found |= tried[name]
-    return found
-
-
 def mildest_best(lines: Sequence[Line], values: Mapping[str, float]) -> float:
     """The smallest value that is the best, or as good."""
     scores = {name: _score(lines, name) for name in values}
@@ -71,27 +60,13 @@ def mildest_best(lines: Sequence[Line], values: Mapping[str, float]) -> float:
     return min(values[name] for name, score in scores.items() if score > best - EVEN)
 
 
-def longer(ema: float, epochs: int) -> float:
-    """The first EMA that looks back over the same share of so many epochs as over the tuning's."""
-    return round(1 - (1 - ema) * TUNING / epochs, 6)
+def longer(ema: float) -> float:
+    """The first EMA that looks back over the same share of the headline as of the tuning."""
+    return round(1 - (1 - ema) * TUNING / EPOCHS, 6)
 
 
 def _score(lines: Sequence[Line], variant: str) -> float:
     return estimate(list(values_of(lines, variant, HELD_OUT).values())).mean
-
-
-def _headline(
-    settings: Mapping[str, Any],
-    epochs: int,
-    arms: Mapping[str, dict[str, Any]],
-    seeds: Sequence[int],
-) -> Study:
-    settings = {**settings, "epochs": epochs, "ema": longer(settings["ema"], epochs)}
-    return Study(
-        title="StoP against sin-cos positions", question="Do noisy positions help?",
-        recipe=RECIPE, settings=dict(settings), seeds=list(seeds), baseline="sincos",
-        variants=dict(arms), measures=MEASURES, gauges=GAUGES,
-    )  # fmt: skip
 
 
 class Stages:
@@ -107,19 +82,23 @@ class Stages:
         return run_studies(planned, jobs=self.jobs, device=self.device)
 
     def _tuning(
-        self, title: str, settings: Mapping[str, Any], variants: Mapping[str, Any]
+        self,
+        title: str,
+        settings: Mapping[str, Any],
+        variants: Mapping[str, Any],
+        recipe: str = TUNED,
     ) -> Study:
-        """A study of one seed by the held-out measure, of the small model and 20 epochs."""
+        """A study of one seed by the held-out measure and of 20 epochs."""
         shared = {**SINCOS, "epochs": TUNING, "reference_batch_size": None, **LIGHT, **settings}
         return Study(
-            title=title, question="Which is best on held-out training images?", recipe=TUNED,
+            title=title, question="Which is best on held-out training images?", recipe=recipe,
             settings=shared, variants=dict(variants), measures=self.tuning.measures, gauges=GAUGES,
         )  # fmt: skip
 
     def tuned(self) -> tuple[dict[str, Any], float]:
-        """The settings of both arms: the batch with all changes that are good for it.
+        """The settings of both arms: the batch with the change that is best for it.
 
-        And StoP's noise_std, which is tuned without them.
+        And StoP's noise_std, which is tuned without it.
         """
         variants = self.tuning.variants
         noises = {f"noise {std:g}": std for std in (0.05, 0.1, 0.25)}
@@ -128,25 +107,21 @@ class Stages:
             "noise": self._tuning("Tuning noise_std", variants[BATCH], arms),
             "baseline-2": self.tuning,
         })  # fmt: skip
-        tried = {name: some for name, some in variants.items() if name.startswith(BATCH)}
-        found = together(lines, tried, _score(lines, BATCH))
-        if found and found not in tried.values():
-            study = self._tuning("Changes together", {}, {"together": found})
-            lines, tried = [*lines, *self._run({"together": study})[0]], tried | {"together": found}
-        settings = {**tried[best(lines, tried)], "reference_batch_size": None, **LIGHT}
+        found = variants[best(lines, (name for name in variants if name.startswith(BATCH)))]
+        layers = {f"layers {n}": {"target_layers": n} for n in (1, 6)}
+        study = self._tuning("Target layers of the larger model", found, layers, RECIPE)
+        (lines,) = self._run({"layers": study})
+        settings = {**found, **layers[best(lines, layers)], "reference_batch_size": None, **LIGHT}
         return settings, mildest_best(noisy, noises)
 
-    def epochs(self, settings: Mapping[str, Any]) -> int:
-        """How many the headline has: its first deterministic run says whether 60 are enough."""
-        study = _headline(settings, EPOCHS, {"sincos": SINCOS}, SEEDS[:1])
-        (lines,) = self._run({"headline": study})
-        found = estimate(list(values_of(lines, "sincos", "100 %").values())).mean
-        return EPOCHS if found >= WANTED else LONGER
-
-    def headline(self, settings: Mapping[str, Any], noise_std: float, epochs: int) -> None:
-        arms = {"sincos": SINCOS, "stop": {"positions": "stop", "noise_std": noise_std}}
-        name = "headline" if epochs == EPOCHS else f"headline-{epochs}"
-        self._run({name: _headline(settings, epochs, arms, SEEDS)})
+    def headline(self, settings: Mapping[str, Any], noise_std: float) -> None:
+        study = Study(
+            title="StoP against sin-cos positions", question="Do noisy positions help?",
+            recipe=RECIPE, settings={**settings, "epochs": EPOCHS, "ema": longer(settings["ema"])},
+            seeds=SEEDS, baseline="sincos", measures=MEASURES, gauges=GAUGES,
+            variants={"sincos": SINCOS, "stop": {"positions": "stop", "noise_std": noise_std}},
+        )  # fmt: skip
+        self._run({"headline": study})
 
     def beside(self, settings: Mapping[str, Any]) -> None:
         """MAE with a learning rate of its own, for as many GPU minutes as a headline run.
@@ -198,7 +173,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--device")
-    parser.add_argument("--until", default="all", choices=["tuned", "epochs", "headline", "all"])
+    parser.add_argument("--until", default="all", choices=["tuned", "headline", "all"])
     parser.add_argument("--floor", choices=["pixels", "untrained"], help="only this row")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -210,13 +185,9 @@ def main() -> None:
     print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
     if given.until == "tuned":
         return
-    epochs = stages.epochs(settings)
-    print(f"{epochs} epochs", flush=True)
-    if given.until == "epochs":
-        return
-    stages.headline(settings, noise_std, epochs)
+    stages.headline(settings, noise_std)
     if given.until == "all":
-        stages.beside({**settings, "epochs": epochs})
+        stages.beside({**settings, "epochs": EPOCHS})
 
 
 if __name__ == "__main__":
