@@ -14,6 +14,7 @@ from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 from flexpredict.objective.views import View
 from flexpredict.train.graphs import Graphed
+from flexpredict.train.narrow import Narrow
 
 
 class Ways(NamedTuple):
@@ -81,6 +82,7 @@ class Step:
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         self._parts = 1
         self._graphed = Graphed(self._backward, self._trained) if graph else None
+        self._narrow = Narrow(objective, dtype) if graph and dtype != torch.float32 else None
 
     def __call__(
         self,
@@ -112,20 +114,23 @@ class Step:
                 nn.utils.clip_grads_with_norm_(self._trained, self.clip_grad, total)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=self._graphed is None)
+        if self._graphed is None or self._parts > 1:  # else the next ones take their place
+            self.optimizer.zero_grad(set_to_none=self._graphed is None)
         self.objective.update_target(momentum)  # type: ignore[operator]
         return norms
 
     def _compute(self, images: Tensor, views: Sequence[View], *, last: bool) -> Tensor:
         if self._graphed is not None:
-            return self._graphed(images, views)
+            return self._graphed(images, views, add=self._parts > 1)
         waiting = isinstance(self._model, DistributedDataParallel) and not last
         with self._model.no_sync() if waiting else nullcontext():  # type: ignore[operator]
             return self._backward(images, views)
 
     def _backward(self, images: Tensor, views: Sequence[View]) -> Tensor:
-        with precision.autocast(self.device, self.dtype):
-            loss: Tensor = self._model(images, views)
-        loss = loss / self._parts
-        self.scaler.scale(loss).backward()
+        narrow = self._narrow.used() if self._narrow and self._parts == 1 else nullcontext()
+        with narrow:
+            with precision.autocast(self.device, self.dtype):
+                loss: Tensor = self._model(images, views)
+            loss = loss / self._parts
+            self.scaler.scale(loss).backward()
         return loss.detach()

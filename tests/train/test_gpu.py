@@ -45,8 +45,12 @@ def test_cuda__losses_follow_the_cpu(
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own, and it means to
 @pytest.mark.parametrize(
-    "fast", [{"graph": True}, {"hold": "device"}, {"compile": True, "graph": True}],
-    ids=["graph", "held", "compiled"],
+    "fast",
+    [
+        {"graph": True}, {"graph": True, "accumulate": 1}, {"hold": "device"},
+        {"compile": True, "graph": True}, {"compile": True, "graph": True, "accumulate": 1},
+    ],
+    ids=["graph", "graph at once", "held", "compiled", "compiled at once"],
 )  # fmt: skip
 def test_cuda__fast_ways_follow_the_plain_one(
     fast: dict[str, Any], pictures: np.ndarray, tmp_path: Path
