@@ -32,8 +32,9 @@ class Narrow:
 
         At the end their gradients take the place of the weights' own.
         """
-        with torch.no_grad():
-            torch._foreach_copy_(self._narrow, self._wide)
+        if self._narrow:
+            with torch.no_grad():
+                torch._foreach_copy_(self._narrow, self._wide)
         for copy in self._narrow:
             copy.grad = None
         self._set(self._narrow)
@@ -46,6 +47,8 @@ class Narrow:
             for weight, copy in zip(self._wide, self._narrow, strict=True)
             if copy.grad is not None
         ]
+        if not found:
+            return
         gradients = [torch.empty_like(weight) for weight, _ in found]
         torch._foreach_copy_(gradients, [gradient for _, gradient in found])
         for (weight, _), gradient in zip(found, gradients, strict=True):

@@ -80,7 +80,7 @@ class Step:
         self.scaler = precision.grad_scaler(device, dtype)
         self._model = objective if world == 1 else DistributedDataParallel(objective)
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
-        self._parts = 1
+        self._parts = 0  # of the steps so far
         self._graphed = Graphed(self._backward, self._trained) if graph else None
         self._narrow = Narrow(objective, dtype) if graph and dtype != torch.float32 else None
 
@@ -93,6 +93,8 @@ class Step:
         measure: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean loss of a batch and, if asked, the norms of its gradient."""
+        if self._graphed is not None and self._parts not in (0, len(parts)):
+            raise ValueError(f"captured for {self._parts} micro-batches a step, not {len(parts)}")
         self._parts, micro = len(parts), len(images) // len(parts)
         loss = torch.zeros((), device=self.device)
         for place, views in enumerate(parts):
