@@ -184,6 +184,7 @@ class Trial:
         step, targets = self.step, self.objective.targets
         parts = next(self._masks)
         micro = self.count // len(parts)
+        step.optimizer.zero_grad(set_to_none=False)  # those of a graph stay where they are
 
         def timed(*given: Any) -> Tensor:
             start = self._now()

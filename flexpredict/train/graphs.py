@@ -60,28 +60,33 @@ class _Captured:
     masks: list[Masks]
     draws: list[Recorded]
     loss: Tensor
+    gradients: list[Tensor | None]  # of each parameter, where the graph leaves it
 
 
 class Graphed:
-    """Computes as `compute` does, from graphs captured when shapes are first met.
-
-    Gradients have to stay where they are: zero them, do not drop them.
-    """
+    """Computes as `compute` does, from graphs captured when shapes are first met."""
 
     def __init__(self, compute: Compute, parameters: Sequence[Tensor]) -> None:
         self._compute, self._parameters = compute, parameters
-        self._captured: dict[tuple[torch.Size, ...], _Captured] = {}
+        self._captured: dict[tuple[object, ...], _Captured] = {}
 
-    def __call__(self, images: Tensor, views: Sequence[View]) -> Tensor:
-        shapes = (
+    def __call__(self, images: Tensor, views: Sequence[View], *, add: bool) -> Tensor:
+        """The loss; gradients are added to those that are there, or else take their place.
+
+        Those that are added to have to stay where they are: zero them, do not drop them.
+        """
+        key = (
+            add,
             images.shape,
             *(m.shape for v in views for m in (v.masks.context, v.masks.targets)),
         )
-        known = self._captured.get(shapes)
+        known = self._captured.get(key)
         if known is None:
             if len(self._captured) == _MOST_SHAPES:
+                if not add:
+                    self._put([None] * len(self._parameters))
                 return self._compute(images, views)
-            known = self._captured[shapes] = self._capture(images, views)
+            known = self._captured[key] = self._capture(images, views, add=add)
             known.graph.replay()  # on what it was captured with: the numbers are drawn already
             return known.loss
         known.images.copy_(images)
@@ -90,10 +95,16 @@ class Graphed:
             held.targets.copy_(view.masks.targets)
             recorded.refill(view.draws)
         known.graph.replay()
+        if not add and self._parameters[0].grad is not known.gradients[0]:  # of another graph
+            self._put(known.gradients)
         return known.loss
 
-    def _capture(self, images: Tensor, views: Sequence[View]) -> _Captured:
-        before = [None if p.grad is None else p.grad.clone() for p in self._parameters]
+    def _put(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+    def _capture(self, images: Tensor, views: Sequence[View], *, add: bool) -> _Captured:
+        before = [p.grad.clone() if add and p.grad is not None else None for p in self._parameters]
         images = images.clone()
         masks = [Masks(v.masks.context.clone(), v.masks.targets.clone()) for v in views]
         draws = [Recorded(view.draws) for view in views]
@@ -106,10 +117,13 @@ class Graphed:
                 for recorded in draws:
                     recorded.rewind()
         torch.cuda.current_stream().wait_stream(aside)
+        if not add:  # what is captured makes tensors for them, and writes there ever after
+            self._put([None] * len(self._parameters))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             loss = self._compute(images, fixed)
-        for parameter, gradient in zip(self._parameters, before, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
-        return _Captured(graph, images, masks, draws, loss)
+        if add:
+            for parameter, gradient in zip(self._parameters, before, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
+        return _Captured(graph, images, masks, draws, loss, [p.grad for p in self._parameters])

@@ -14,6 +14,7 @@ from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 from flexpredict.objective.views import View
 from flexpredict.train.graphs import Graphed
+from flexpredict.train.narrow import Narrow
 
 
 class Ways(NamedTuple):
@@ -79,8 +80,9 @@ class Step:
         self.scaler = precision.grad_scaler(device, dtype)
         self._model = objective if world == 1 else DistributedDataParallel(objective)
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
-        self._parts = 1
+        self._parts = 0  # of the steps so far
         self._graphed = Graphed(self._backward, self._trained) if graph else None
+        self._narrow = Narrow(objective, dtype) if graph and dtype != torch.float32 else None
 
     def __call__(
         self,
@@ -91,6 +93,8 @@ class Step:
         measure: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean loss of a batch and, if asked, the norms of its gradient."""
+        if self._graphed is not None and self._parts not in (0, len(parts)):
+            raise ValueError(f"captured for {self._parts} micro-batches a step, not {len(parts)}")
         self._parts, micro = len(parts), len(images) // len(parts)
         loss = torch.zeros((), device=self.device)
         for place, views in enumerate(parts):
@@ -112,20 +116,23 @@ class Step:
                 nn.utils.clip_grads_with_norm_(self._trained, self.clip_grad, total)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=self._graphed is None)
+        if self._graphed is None or self._parts > 1:  # else the next ones take their place
+            self.optimizer.zero_grad(set_to_none=self._graphed is None)
         self.objective.update_target(momentum)  # type: ignore[operator]
         return norms
 
     def _compute(self, images: Tensor, views: Sequence[View], *, last: bool) -> Tensor:
         if self._graphed is not None:
-            return self._graphed(images, views)
+            return self._graphed(images, views, add=self._parts > 1)
         waiting = isinstance(self._model, DistributedDataParallel) and not last
         with self._model.no_sync() if waiting else nullcontext():  # type: ignore[operator]
             return self._backward(images, views)
 
     def _backward(self, images: Tensor, views: Sequence[View]) -> Tensor:
-        with precision.autocast(self.device, self.dtype):
-            loss: Tensor = self._model(images, views)
-        loss = loss / self._parts
-        self.scaler.scale(loss).backward()
+        narrow = self._narrow.used() if self._narrow and self._parts == 1 else nullcontext()
+        with narrow:
+            with precision.autocast(self.device, self.dtype):
+                loss: Tensor = self._model(images, views)
+            loss = loss / self._parts
+            self.scaler.scale(loss).backward()
         return loss.detach()

@@ -14,6 +14,9 @@ from flexpredict.config import settings_from
 from flexpredict.data.loader import Batches, Order, hold, load
 from flexpredict.data.sources import MemorySource
 from flexpredict.engine import optim
+from flexpredict.model.draws import Draws
+from flexpredict.model.masking import Masks
+from flexpredict.objective.views import View
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.step import Step
 
@@ -45,19 +48,57 @@ def test_cuda__losses_follow_the_cpu(
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own, and it means to
 @pytest.mark.parametrize(
-    "fast", [{"graph": True}, {"hold": "device"}, {"compile": True, "graph": True}],
-    ids=["graph", "held", "compiled"],
+    "fast",
+    [
+        {"graph": True}, {"graph": True, "accumulate": 1}, {"hold": "device"},
+        {"compile": True, "graph": True}, {"compile": True, "graph": True, "accumulate": 1},
+    ],
+    ids=["graph", "graph at once", "held", "compiled", "compiled at once"],
 )  # fmt: skip
 def test_cuda__fast_ways_follow_the_plain_one(
     fast: dict[str, Any], pictures: np.ndarray, tmp_path: Path
 ) -> None:
     settings = SMALL | {"positions": "stop", "augment": "crop-flip-gray-blur", "accumulate": 2}
+    settings["accumulate"] = fast.get("accumulate", 2)
     fp.pretrain(pictures, tmp_path / "plain", device="cuda", **settings)
     fp.pretrain(pictures, tmp_path / "fast", device="cuda", **settings | fast)
     losses, plain = _losses(tmp_path / "fast"), _losses(tmp_path / "plain")
     np.testing.assert_allclose(losses, plain, rtol=3e-2)
-    if fast == {"graph": True}:  # the same kernels on the same noise, from the captured step on
+    if set(fast) <= {"graph", "accumulate"}:  # the same kernels on the same noise
         np.testing.assert_allclose(losses[:3], plain[:3], rtol=1e-4)
+
+
+@pytest.mark.parametrize("clip_grad", [0.0, 1e-3])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_cuda__graphs_of_several_shapes_follow_the_plain_step(
+    clip_grad: float, checkpointing: bool, pictures: np.ndarray
+) -> None:
+    """More lengths of masks than are captured, again and again in another order."""
+    settings = settings_from(SMALL | {"grad_checkpointing": checkpointing})
+    device, steps = torch.device("cuda"), []
+    for graph in (False, True):
+        objective = build.build_objective(settings).to(device).train()
+        groups = optim.parameter_groups([objective.encoder, objective.predictor])
+        optimizer = torch.optim.AdamW(groups, lr=1e-3, fused=True)
+        steps.append(
+            Step(
+                objective, optimizer, device=device, dtype=torch.bfloat16, graph=graph,
+                clip_grad=clip_grad,
+            )
+        )  # fmt: skip
+    images = torch.from_numpy(pictures[:16]).permute(0, 3, 1, 2).contiguous().cuda()
+    masks = fp.EvenMasks(steps[0].objective.encoder.grid).sample(
+        16, torch.Generator().manual_seed(0)
+    )
+    length = masks.context.shape[1]
+    for cut in (0, 1, 2, 0, 3, 4, 5, 1, 5, 4, 0, 2):
+        some = Masks(masks.context[:, : length - cut], masks.targets).to(device)
+        losses = [step(images, [[View(some, Draws())]], 0.9, measure=True) for step in steps]
+        torch.testing.assert_close(losses[1][0], losses[0][0], rtol=2e-3, atol=0)
+        for name, norm in losses[0][1].items():
+            torch.testing.assert_close(losses[1][1][name], norm, rtol=3e-2, atol=0)
+    with pytest.raises(ValueError, match="captured for 1 micro-batches a step, not 2"):
+        steps[1](images, [[View(some[:8], Draws())], [View(some[8:], Draws())]], 0.9)
 
 
 @pytest.mark.parametrize("positions", ["annealed", "low-rank", "coordinates", "conditioned"])
