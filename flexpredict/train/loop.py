@@ -50,7 +50,7 @@ class Interrupted(Exception):
 class Result:
     run: Path
     steps: int
-    seconds: float  # of this session
+    seconds: float  # of training, all sessions together
     loss: float | None  # None where nothing was left to do
 
 
@@ -107,8 +107,9 @@ def train(
         )
     if state and state["scaler"] and scaler.is_enabled():
         scaler.load_state_dict(state["scaler"])
+    before = state.get("seconds", 0.0) if state else 0.0
     if first == schedule.steps and (run / WEIGHTS).exists():
-        return Result(run, first, 0.0, None)
+        return Result(run, first, before, None)
     coverage = Coverage(sampler.grid, state.get("coverage") if state else None)
     gauges, tracker, trouble = None, None, None
     if ranks.is_main:
@@ -127,8 +128,8 @@ def train(
         ):
             say(line)
     passes = schedule.steps / per_epoch
-    before = state.get("held") if state else None
-    held, place = _hold(batches, settings, ranks, passes, before, show)
+    kept = state.get("held") if state else None
+    held, place = _hold(batches, settings, ranks, passes, kept, show)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
     if ranks.is_main:
         checkpoint.write_text(run / CONFIG, settings.to_yaml())
@@ -139,12 +140,13 @@ def train(
         _check_finite(objective, step)
         if ranks.is_main:
             extra = {"images": len(source), "held": place, "scaler": scaler.state_dict()}
-            extra["coverage"] = coverage.state()
+            extra |= {"coverage": coverage.state(), "seconds": time.monotonic() - started}
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
         ranks.barrier()
 
     rejections = Rejections(run)
-    started = logged_at = time.monotonic()
+    logged_at = time.monotonic()
+    started = logged_at - before
     logged_step, value = first, None
     todo = range(first, schedule.steps)
     with StopSignal() as stop, ExitStack() as stack:

@@ -150,8 +150,12 @@ def test_resume__finished_run_has_nothing_to_do(pictures: np.ndarray, tmp_path: 
 def test_resume__longer_schedule_goes_on(pictures: np.ndarray, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fp.pretrain(pictures, run, **SMALL)
-    fp.pretrain(pictures, run, resume=True, **SMALL | {"steps": 12})
+    result = fp.pretrain(pictures, run, resume=True, **SMALL | {"steps": 12})
     assert len(_losses(run)) == 12
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seconds = [line["seconds"] for line in lines]
+    assert seconds == sorted(seconds)  # time goes on as well
+    assert result.seconds >= seconds[-1]
 
 
 def test_resume__other_settings_or_images_are_refused(pictures: np.ndarray, tmp_path: Path) -> None:
