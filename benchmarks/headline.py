@@ -41,11 +41,12 @@ MEASURES = {
     "neighbours": Measure(method="learnt", key="neighbourhood_mass"),
 }
 GAUGES = ["norm_A", "norm_mask_token", "norm_gamma"]
+UNTUNED = {"context_scale": [0.85, 1], "target_layers": 1}
 FIRST_LOOK = {
-    **SINCOS, "batch_size": 1024, "reference_batch_size": None, "ema": 0.996,
+    **SINCOS, **UNTUNED, "batch_size": 1024, "reference_batch_size": None, "ema": 0.996,
     "augment": "crop-flip", "lr": 1e-3, "epochs": 60,
 }  # fmt: skip
-MAE = {"objective": "mae", "masking": "random", **SINCOS}
+MAE = {"objective": "mae", "masking": "random", "target_layers": 1, **SINCOS}
 
 
 def best(lines: Sequence[Line], names: Iterable[str]) -> str:
@@ -89,7 +90,9 @@ class Stages:
         recipe: str = TUNED,
     ) -> Study:
         """A study of one seed by the held-out measure and of 20 epochs."""
-        shared = {**SINCOS, "epochs": TUNING, "reference_batch_size": None, **LIGHT, **settings}
+        shared = {
+            **SINCOS, "epochs": TUNING, "reference_batch_size": None, **UNTUNED, **LIGHT, **settings
+        }  # fmt: skip
         return Study(
             title=title, question="Which is best on held-out training images?", recipe=recipe,
             settings=shared, variants=dict(variants), measures=self.tuning.measures, gauges=GAUGES,

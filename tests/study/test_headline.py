@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flexpredict.study.plan import Study, trials
+from flexpredict.study.run import read_results
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,3 +75,23 @@ def test_stages__hand_on_what_they_find(
     mae, first = (run.settings for run in trials(made["beside"], headline.DATA)[:2])
     assert (mae.objective, mae.masking, mae.lr, mae.epochs) == ("mae", "random", 1e-3, 77)
     assert (first.objective, first.batch_size, first.epochs) == ("ijepa", 1024, 60)
+
+
+def test_stages__go_on_from_the_committed_lines(
+    headline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe that changes must not change what is asked half-way through the headline."""
+    made: dict[str, Study] = {}
+
+    def run(_: Any, studies: dict[str, Study]) -> list[list[dict[str, Any]]]:
+        made.update(studies)
+        return [read_results(ROOT / "results" / name) for name in studies]
+
+    monkeypatch.setattr(headline.Stages, "_run", run)
+    stages = headline.Stages(tmp_path, 1, None)
+    stages.headline(*stages.tuned())
+    for name, study in made.items():
+        planned = {(t.variant, t.seed): t.settings.digest() for t in trials(study, headline.DATA)}
+        for line in read_results(ROOT / "results" / name):
+            assert planned[line["variant"], line["seed"]] == line["settings"], name
+            assert line["asked"] == study.asked, name
