@@ -1,6 +1,6 @@
 """The headline comparison of docs/plan.md: what a stage finds decides what the next one runs.
 
-    FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [--jobs 4] [--until tuned]
+    FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [--until tuned] [--with grid]
     FLEXPREDICT_DATA=… python benchmarks/headline.py results/ --floor pixels        or untrained
 
 Stages are studies, each in a folder of its own. What is done is skipped, also where only its
@@ -117,14 +117,17 @@ class Stages:
         settings = {**found, **layers[best(lines, layers)], "reference_batch_size": None, **LIGHT}
         return settings, mildest_best(noisy, noises)
 
-    def headline(self, settings: Mapping[str, Any], noise_std: float) -> None:
+    def headline(
+        self, settings: Mapping[str, Any], noise_std: float, others: Sequence[str] = ()
+    ) -> None:
+        """All pairs; other studies, by name, beside them."""
         study = Study(
             title="StoP against sin-cos positions", question="Do noisy positions help?",
             recipe=RECIPE, settings={**settings, "epochs": EPOCHS, "ema": longer(settings["ema"])},
             seeds=SEEDS, baseline="sincos", measures=MEASURES, gauges=GAUGES,
             variants={"sincos": SINCOS, "stop": {"positions": "stop", "noise_std": noise_std}},
         )  # fmt: skip
-        self._run({"headline": study})
+        self._run({"headline": study, **{name: read_study(name) for name in others}})
 
     def beside(self, settings: Mapping[str, Any]) -> None:
         """MAE with a learning rate of its own, for as many GPU minutes as a headline run.
@@ -177,6 +180,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--device")
     parser.add_argument("--until", default="all", choices=["tuned", "headline", "all"])
+    parser.add_argument(
+        "--with", dest="others", nargs="*", default=[], help="studies beside the pairs"
+    )
     parser.add_argument("--floor", choices=["pixels", "untrained"], help="only this row")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -188,7 +194,7 @@ def main() -> None:
     print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
     if given.until == "tuned":
         return
-    stages.headline(settings, noise_std)
+    stages.headline(settings, noise_std, given.others)
     if given.until == "all":
         stages.beside({**settings, "epochs": EPOCHS})
 

@@ -105,7 +105,7 @@ def _one_of_many(_: int, name: str, batch: int, ready: Any, rates: Any) -> None:
     ready.wait()  # all others still have company
 
 
-def overhead(name: str, batch: int, repeats: int) -> None:
+def overhead(name: str, batch: int, repeats: int, *, compiled: bool) -> None:
     """StoP against deterministic positions: time and memory.
 
     Steps of both take turns, each between two events on the device; a repeat is ten of each, of
@@ -116,7 +116,7 @@ def overhead(name: str, batch: int, repeats: int) -> None:
         torch._dynamo.reset()
         torch.cuda.empty_cache()
         objective, settings = setting(name, positions=positions)
-        step = ours(objective, settings, compiled=True, graph=False)
+        step = ours(objective, settings, compiled=compiled, graph=False)
         images, masks = synthetic(settings, batch), masks_for(settings, objective, batch, 0)
         view = [View(masks, Draws())]  # noise is drawn within the step: it is what is asked about
         steps[positions] = lambda s=step, i=images, v=view: s(i, [v], 0.996)
@@ -147,7 +147,8 @@ def overhead(name: str, batch: int, repeats: int) -> None:
     mean, spread = statistics.mean(ratios), statistics.stdev(ratios)
     half = 2.045 * spread / repeats**0.5  # Student's, 29 degrees of freedom
     say({
-        "model": name, "batch": batch, "repeats": repeats, "time": round(mean, 4),
+        "model": name, "batch": batch, "compiled": compiled, "repeats": repeats,
+        "time": round(mean, 4),
         "median": round(statistics.median(ratios), 4), "largest": round(max(ratios), 4),
         "interval": [round(mean - half, 4), round(mean + half, 4)],
         "memory": round(peaks["stop"] / peaks["sincos"], 4),
@@ -232,7 +233,8 @@ def main() -> None:
         if chosen.what == "many":
             many(name, batches[-1], [1, *map(int, chosen.runs.split(","))])
         elif chosen.what == "noise":
-            overhead(name, batches[-1], 30)
+            for way in chosen.ways.split(","):
+                overhead(name, batches[-1], 30, compiled=way == "compiled")
         elif chosen.what == "loss":
             losses(name, batches[0], chosen.steps)
 

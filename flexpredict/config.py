@@ -22,6 +22,7 @@ _SEEDS = 2**63  # what a 64-bit word holds
 
 # Settings that do not change what is learnt: a run may go on with other values. Some round
 # otherwise, and `hold` crops a large JPEG at full size instead of decoding it smaller.
+_OF_IJEPA = frozenset({"loss", "target_layers", "low_resolution", "masking"})  # not of mae
 WITHOUT_EFFECT = frozenset(
     {
         "data",
@@ -144,7 +145,7 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.objective == "mae":
-            for name in ("loss", "target_layers", "low_resolution"):
+            for name in _OF_IJEPA - {"masking"}:
                 if not self._is_default(name):
                     raise ValueError(f"{name} is a setting of objective=ijepa, not of mae")
         for name, positions in (("noise_rank", "low-rank"), ("noise_std_final", "annealed")):
@@ -189,11 +190,17 @@ class Settings(BaseModel):
 
 
 def settings_from(
-    values: Mapping[str, Any], *, recipe: str | None = None, origin: str = "the settings"
+    values: Mapping[str, Any],
+    *,
+    recipe: str | None = None,
+    under: Mapping[str, Any] | None = None,
+    origin: str = "the settings",
 ) -> Settings:
-    """Settings of a recipe with some values replaced; one clear sentence when they do not fit."""
-    merged = _merge({}, read_recipe(recipe)) if recipe else {}
-    merged = _merge(merged, values)
+    """Settings of a recipe with some values replaced; one clear sentence when they do not fit.
+
+    under: values to start from instead of a recipe.
+    """
+    merged = _merge(read_recipe(recipe) if recipe else under or {}, values)
     _check_names(merged, origin)
     try:
         return Settings(**{key: _typed(key, value) for key, value in merged.items()})
@@ -224,7 +231,13 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
 
 def read_settings(path: Path) -> Settings:
     """The settings of a run, from its config.yaml."""
-    return settings_from(_read_yaml(path.read_text(), str(path)), origin=str(path))
+    try:
+        values = _read_yaml(path.read_text(), str(path))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not readable as text: it must be UTF-8") from None
+    if not values:
+        raise ValueError(f"{path} is empty: expected the settings of a run")
+    return settings_from(values, origin=str(path))
 
 
 def recipe_names() -> list[str]:
@@ -270,8 +283,13 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Later values win; setting epochs unsets steps and the other way round."""
+    """Later values win; setting epochs unsets steps and the other way round.
+
+    Another objective leaves behind what was set for the one before.
+    """
     merged = dict(under)
+    if over.get("objective") not in (None, under.get("objective", "ijepa")):
+        merged = {key: value for key, value in under.items() if key not in _OF_IJEPA}
     for key, other in (("epochs", "steps"), ("steps", "epochs")):
         if over.get(key) is not None and other not in over:
             merged[other] = None
@@ -282,7 +300,7 @@ def _read_yaml(text: str, origin: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise ValueError(f"{origin} is not readable as YAML: {error}") from None
+        raise ValueError(f"{origin} is not readable as YAML: {yaml_fault(error)}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{origin} holds no settings: expected lines of `name: value`")
     return {str(key): value for key, value in values.items()}
@@ -308,10 +326,21 @@ def _typed(key: str, value: Any) -> Any:
     return value
 
 
+def yaml_fault(error: yaml.YAMLError) -> str:
+    """What is wrong and where, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    what = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return what if mark is None else f"{what}, line {mark.line + 1}"
+
+
 def first_sentence(error: ValidationError) -> str:
     """What is wrong, of the first thing that is."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][:1])
+    if first["type"] == "extra_forbidden":
+        return f"there is no {'.'.join(map(str, first['loc']))!r}"
+    if first["type"] == "missing":
+        return f"{'.'.join(map(str, first['loc']))} is missing"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     return f"{where}={first['input']!r} does not fit: {first['msg'][0].lower()}{first['msg'][1:]}"

@@ -34,9 +34,13 @@ def test_pretrain_and_features__from_the_shell(
         assert file["features"].shape == (96, 128)
         assert file["classes"].tolist() == ["left", "right"]
         assert len(file["names"]) == len(file["labels"]) == 96
-    code, text, _ = command("pretrain", str(photos), "--out", str(run), *FAST, "--resume")
+    code, text, err = command("pretrain", "--out", str(run), "--resume")
     assert code == 0
     assert "Nothing was left to do" in text
+    assert "holds no run yet" not in err
+    code, _, err = command("pretrain", str(photos), "--out", str(run) + "n", *FAST, "--resume")
+    assert code == 0
+    assert "holds no run yet: a new one begins" in err
 
 
 def test_wrong_input__one_sentence_exit_2_nothing_written(
@@ -71,6 +75,12 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
         "is no run": [*features, str(tmp_path / "f.npz")],
         "written as an .npz": [*features, "f.csv"],
         "there is no folder": [*features, "no/f.npz"],
+        "thesis.tex/study cannot be read or written: Not a directory": [
+            "study",
+            "table6",
+            "--out",
+            str(full / "thesis.tex" / "study"),
+        ],
     }
     for sentence, arguments in cases.items():
         code, out, err = command(*arguments)

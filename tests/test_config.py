@@ -103,6 +103,18 @@ def test_settings__survive_their_file(tmp_path: Path) -> None:
     assert config.read_settings(path) == settings
 
 
+def test_settings__of_a_broken_file_get_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    for content, sentence in {
+        b"": "is empty", b"lr: [1": "is not readable as YAML: .*, line 1$",
+        "lr: 1 # \u00fc".encode("latin-1"): "must be UTF-8",
+    }.items():  # fmt: skip
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=sentence) as caught:
+            config.read_settings(path)
+        assert "\n" not in str(caught.value)
+
+
 def test_settings__a_folder_called_like_a_number(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     for data in ("2024", "1e3", "nan"):
@@ -117,6 +129,8 @@ def test_settings__mae_has_random_masks_and_no_settings_of_ijepa() -> None:
     assert config.settings_from({"objective": "mae", "masking": "even"}).masking == "even"
     with pytest.raises(ValueError, match="target_layers is a setting of objective=ijepa"):
         config.settings_from({"objective": "mae", "target_layers": 2})
+    over = config.settings_from({"objective": "mae"}, recipe="small/stop-vit-s8-64")
+    assert (over.masking, over.target_layers, over.batch_size) == ("random", 1, 256)
 
 
 def test_digest__says_what_changes_results() -> None:

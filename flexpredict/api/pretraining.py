@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexpredict import build
-from flexpredict.config import Settings, read_settings, settings_from
+from flexpredict.config import Settings, read_recipe, read_settings, settings_from
 from flexpredict.data.inspect import inspect
 from flexpredict.data.sources import Source, open_source
 from flexpredict.data.sources.subset import SubsetSource
@@ -18,7 +18,7 @@ from flexpredict.health.diagnosis import Diagnosis, diagnose, read_metrics
 from flexpredict.health.reference import Reading, readings
 from flexpredict.model.vit import Encoder
 from flexpredict.train import loop
-from flexpredict.train.loop import CONFIG, Result
+from flexpredict.train.loop import CONFIG, FREE, Result
 from flexpredict.train.monitor import Tally
 from flexpredict.train.track import check_track
 
@@ -46,13 +46,17 @@ def pretrain(
         `scenes` for the embedded ones, `tiny-imagenet` and such in the folder that
         FLEXPREDICT_DATA names, or a uint8 array.
     recipe: the name of a recipe that comes with the package, `name@variant`, or a YAML file.
-    resume: goes on with the run in `out`; starts it where there is none.
+    resume: goes on with the run in `out`, by its settings but for those that are given; starts it
+        where there is none.
     track: `tensorboard` or `wandb`, where metrics go besides metrics.jsonl.
     settings: any names of `fp.Settings`, over those of the recipe.
     """
     if data is not None:  # what is given wins over what a recipe names
         settings["data"] = str(data) if isinstance(data, str | Path) else None
-    chosen = settings_from(settings, recipe=recipe)
+    if resume and (Path(out) / CONFIG).is_file():
+        chosen = _go_on(Path(out) / CONFIG, recipe, settings)
+    else:
+        chosen = settings_from(settings, recipe=recipe)
     images = chosen.data if data is None else data
     if images is None:
         raise ValueError("no images were named: give a folder, a list, or `scenes` for our own")
@@ -68,6 +72,16 @@ def pretrain(
         return loop.train(
             chosen, source, Path(out), ranks, resume=resume, probe=probe, track=tracker
         )
+
+
+def _go_on(config: Path, recipe: str | None, settings: dict[str, Any]) -> Settings:
+    """The settings of a run with those over them that are given again.
+
+    A recipe is compared and may not shorten or lengthen the run: only who says so may.
+    """
+    again = read_recipe(recipe) if recipe else {}
+    again = {key: value for key, value in again.items() if key not in FREE}
+    return settings_from(settings, under=read_settings(config).model_dump() | again)
 
 
 def _with_statistics(settings: Settings, source: Source, before: Path) -> Settings:

@@ -1,13 +1,23 @@
 """Studies, and the trials they are made of."""
 
+import difflib
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flexpredict.api.evaluation import boxes, finetune, knn, logistic, probe, shifts, video
+from flexpredict import build
+from flexpredict.api.evaluation import On, boxes, finetune, knn, logistic, probe, shifts, video
 from flexpredict.api.pretraining import pretrain
+from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
+from flexpredict.evaluate.boxes import open_boxes
+from flexpredict.evaluate.tasks import open_task
 from flexpredict.health.diagnosis import read_metrics
+from flexpredict.train.monitor import Tally
+
+if TYPE_CHECKING:
+    from flexpredict.study.plan import Measure, Study, Trial
 
 
 def run_study(
@@ -40,8 +50,43 @@ def run_study(
     if len({one.out for one in planned}) < len(planned):
         raise ValueError(f"two studies have the same name among {', '.join(names)}")
     runs = Path(out) / "runs" if several else None
-    found = run.run_studies(planned, runs=runs, jobs=jobs, device=device)
+    found = run.run_studies(planned, runs=runs, jobs=jobs, device=device, check=_check)
     return [line for lines in found for line in lines]
+
+
+def _check(study: "Study", todo: "Sequence[Trial]") -> None:
+    """All images can be opened and all options are known, before hours go into training."""
+    size = build.image_size(todo[0].settings)[0]
+    for name, measure in study.measures.items():
+        _check_options(name, measure)
+    for data in dict.fromkeys(trial.settings.data for trial in todo):
+        open_source(str(data), image_size=size, progress=Tally("scenes"))
+    opened = set()
+    for measure in study.measures.values():
+        task, data, train, test, labels = map(
+            measure.options.get, ("task", "data", "train", "test", "labels")
+        )
+        where = (measure.method == "boxes", task, data, train, test, labels is None)
+        if measure.method in ("video", "learnt") or where in opened:
+            continue
+        opened.add(where)
+        if measure.method == "boxes":
+            open_boxes(str(data))
+        else:
+            open_task(
+                task, data=data, train=train, test=test, listed=labels is None, image_size=size,
+                progress=Tally("scenes"),
+            )  # fmt: skip
+
+
+def _check_options(name: str, measure: "Measure") -> None:
+    taken = inspect.signature(_METHODS[measure.method]).parameters
+    known = {*taken, *(On.__annotations__ if "on" in taken else ())} - {"run", "on", "device"}
+    for option in measure.options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known))}"
+            raise ValueError(f"measure {name}: {measure.method} has no option {option!r}: {hint}")
 
 
 def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:
@@ -68,13 +113,9 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
 def _measured(
     run: Path, measure: Mapping[str, Any], device: str | None, known: dict[str, Mapping[str, Any]]
 ) -> Any:
-    methods: dict[str, Any] = {
-        "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
-        "boxes": boxes, "shifts": shifts, "learnt": _learnt,
-    }  # fmt: skip
     method, options, key = measure["method"], measure["options"], measure["key"]
     if (same := f"{method} {options}") not in known:
-        known[same] = _numbers(methods[method](run, device=device, **options))
+        known[same] = _numbers(_METHODS[method](run, device=device, **options))
     if key not in known[same]:
         raise ValueError(
             f"{method} gives no {key!r}: measure {measure['name']} can have "
@@ -95,3 +136,9 @@ def _learnt(run: Path, device: str | None = None) -> Mapping[str, float]:
     from flexpredict.report.runs import read_run
 
     return learnt(read_run(run, device=str(pick_device(device))))
+
+
+_METHODS: dict[str, Any] = {
+    "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
+    "boxes": boxes, "shifts": shifts, "learnt": _learnt,
+}  # fmt: skip

@@ -33,6 +33,15 @@ __all__ = [
 ]
 
 
+_OF_PATHS = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
+
+
 def main() -> None:
     """Runs a command; what goes wrong is one sentence on standard error and an exit code."""
     try:
@@ -41,7 +50,11 @@ def main() -> None:
         _fail(str(error), 2)
     except Interrupted as error:
         _fail(str(error), 75)
-    except (FloatingPointError, RuntimeError, OSError) as error:
+    except OSError as error:
+        if error.filename is None or not isinstance(error, _OF_PATHS):
+            _fail(str(error), 1)
+        _fail(f"{error.filename} cannot be read or written: {error.strerror}", 2)
+    except (FloatingPointError, RuntimeError) as error:
         _fail(str(error), 1)
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 import flexpredict
 from flexpredict import config
 from flexpredict.cli.shared import Device, Json, app, is_main, print_json
-from flexpredict.train.loop import summary
+from flexpredict.train.loop import CONFIG, summary
+from flexpredict.train.monitor import say
 
 
 @app.command()
@@ -28,7 +29,9 @@ def pretrain(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, by its settings.")
+    ] = False,
     track: Annotated[
         str | None, typer.Option(help="Also report to `tensorboard` or `wandb`.")
     ] = None,
@@ -46,6 +49,8 @@ def pretrain(
         values["model"] = model
     if init is not None:
         values["init"] = str(init)
+    if resume and is_main() and not (out / CONFIG).exists():
+        say(f"{out} holds no run yet: a new one begins")
     result = flexpredict.pretrain(
         data, out, recipe=recipe, resume=resume, device=device, track=track, **values
     )

@@ -90,4 +90,7 @@ def read_pixels(source: Source, index: int, channels: int) -> Pixels:
     try:
         return decode(source.read(index), channels)
     except (BadImage, OSError) as error:
-        raise ValueError(f"{source.name(index)} cannot be used: {error}") from None
+        raise ValueError(
+            f"{source.name(index)} cannot be used: {error}; repair it or take it out, as an "
+            f"evaluation leaves no image out by itself"
+        ) from None

@@ -74,7 +74,10 @@ def complete(run: Path) -> list[Path]:
 
 
 def restore(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Loads the newest readable checkpoint and gives its state, or None where there is none."""
+    """Loads the newest readable checkpoint and gives its state, or None where there is none.
+
+    Of those that are newer and cannot be read the state has a sentence each, as `unreadable`.
+    """
     problems = []
     for folder in reversed(complete(run)):
         try:
@@ -86,7 +89,7 @@ def restore(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> di
             continue
         model.load_state_dict(weights)
         _unflatten(model, optimizer, slots)
-        return state
+        return state | {"unreadable": problems}
     if problems:
         raise ValueError(f"no checkpoint of {run} can be read: {'; '.join(problems)}")
     return None

@@ -234,9 +234,10 @@ def thresholds() -> Mapping[str, float]:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, but for one that was cut off in the middle of a write."""
     path, lines = run / METRICS, []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError):
-            lines.append(json.loads(line))
+            if isinstance(found := json.loads(line), dict):
+                lines.append(found)
     return lines
 
 

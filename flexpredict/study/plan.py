@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flexpredict.config import Settings, first_sentence, settings_from
+from flexpredict.config import Settings, first_sentence, settings_from, yaml_fault
 
 Method = Literal["probe", "logistic", "knn", "finetune", "video", "boxes", "shifts", "learnt"]
 
@@ -95,7 +95,7 @@ def read_study(name: str) -> Study:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"study {name} is not readable as YAML: {error}") from None
+        raise ValueError(f"study {name} is not readable as YAML: {yaml_fault(error)}") from None
     if not isinstance(values, dict):
         raise ValueError(f"study {name} holds nothing: expected title, recipe, variants, …")
     try:
@@ -132,8 +132,13 @@ def _variants(study: Study) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         swept = {key: some for key, some in study.sweep.items() if key not in values}
         for chosen in itertools.product(*swept.values()):
             picked = dict(zip(swept, chosen, strict=True))
-            label = " ".join([name, *(f"{key}={value:g}" for key, value in picked.items())])
+            label = " ".join([name, *(f"{key}={_word(value)}" for key, value in picked.items())])
             yield label, name, {**values, **picked}
+
+
+def _word(value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:g}" if number else str(value)
 
 
 def _settings(study: Study, name: str, values: Mapping[str, Any], seed: int, data: str) -> Settings:

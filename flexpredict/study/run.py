@@ -1,8 +1,7 @@
 """Runs studies: their trials in turn or several at once. What is done is skipped."""
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,18 +33,23 @@ def run_studies(
     runs: Path | None = None,
     jobs: int = 1,
     device: str | None = None,
+    check: Callable[[Study, Sequence[Trial]], None] | None = None,
 ) -> list[list[dict[str, Any]]]:
     """Makes all trials and tables; gives the lines of each study's results.jsonl.
 
     A run that more than one of them asks for is made once.
 
+    check: called for each study that has anything to do, with that, before anything is done.
     runs: the folder for all runs, each named by its settings; by default every study has its own,
         named by its variants.
     """
     books = [_Book(one) for one in planned]
     waiting: dict[Path, _Run] = {}
     for book in books:
-        for trial in book.waiting():
+        todo = book.waiting()
+        if todo and check is not None:
+            check(book.study, todo)
+        for trial in todo:
             folder = runs / trial.key if runs else book.out / trial.name
             run = waiting.setdefault(folder, _Run(folder, []))
             if run.wanted and run.wanted[0][1].key != trial.key:
@@ -75,10 +79,16 @@ def run_studies(
 
 def read_results(out: Path) -> list[dict[str, Any]]:
     """The lines of results.jsonl, if there is one."""
-    found = []
-    with suppress(FileNotFoundError):
-        for text in (out / RESULTS).read_text().splitlines():
-            found.append(json.loads(text))
+    found, path = [], out / RESULTS
+    for number, text in enumerate(path.read_text().splitlines() if path.exists() else (), 1):
+        try:
+            line = json.loads(text)
+            found.append(line | {"variant": line["variant"], "seed": int(line["seed"])})
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(
+                f"{path}, line {number} is no result: take the line out, and its trial is measured "
+                f"again"
+            ) from None
     return found
 
 
@@ -126,6 +136,9 @@ class _Book:
         """Lines, tables and figures."""
         if not (shown := self.shown()):
             return
+        for name in self.study.gauges:
+            if all(line["found"].get(name) is None for line in shown):
+                say(f"no run has logged {name!r}: docs/health.md lists the gauges")
         study = self.study
         write_results(self.out, self._in_order())
         write_text(self.out / TABLE, f"# {study.title}\n\n{markdown(shown, study.baseline)}")

@@ -36,7 +36,7 @@ from flexpredict.train.track import Track, start_tracker
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
-_FREE = WITHOUT_EFFECT | {"epochs", "steps"}
+FREE = WITHOUT_EFFECT | {"epochs", "steps"}  # what a resumed run may change
 
 
 Probe = Callable[[Encoder], Mapping[str, float]]
@@ -71,6 +71,8 @@ def train(
     track: who else is told what is logged.
     """
     device = ranks.device
+    if resume and (run / CONFIG).exists():
+        _check_same(read_settings(run / CONFIG), settings, run)
     objective = build.build_objective(settings)
     first_weights = None
     if settings.init is not None and not (resume and checkpoint.newest(run)):
@@ -82,7 +84,7 @@ def train(
     schedule = build.build_schedule(settings, per_epoch)
     _check_accumulation(settings, batches.share)
     if ranks.is_main:
-        _check_folder(run, settings, resume=resume)
+        _check_folder(run, resume=resume)
     ranks.barrier()
 
     compute = step_of(settings, objective, device, ranks.world)
@@ -90,6 +92,7 @@ def train(
     scaler = compute.scaler
     state = checkpoint.restore(run, objective, optimizer) if resume else None
     first = state["step"] if state else 0
+    damaged = state["unreadable"] if state else []
     if state and state.get("imported"):
         raise ValueError(
             f"{run} was imported and has no run to resume: start one from it with --init {run} and "
@@ -122,6 +125,7 @@ def train(
         raise ValueError(trouble)
     if show and ranks.is_main:
         for line in (
+            *(f"a checkpoint cannot be read, and an older one is used; {why}" for why in damaged),
             *_announce(settings, schedule, source, compute.dtype, ranks),
             *([first_weights] if first_weights else []),
             *forecast(settings, objective, sampler, schedule.steps - first, ranks),
@@ -139,8 +143,10 @@ def train(
     def save(step: int) -> None:
         _check_finite(objective, step)
         if ranks.is_main:
-            extra = {"images": len(source), "held": place, "scaler": scaler.state_dict()}
-            extra |= {"coverage": coverage.state(), "seconds": time.monotonic() - started}
+            extra = {
+                "images": len(source), "held": place, "scaler": scaler.state_dict(),
+                "coverage": coverage.state(), "seconds": time.monotonic() - started,
+            }  # fmt: skip
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
         ranks.barrier()
 
@@ -241,15 +247,13 @@ def _is_due(done: int, settings: Settings, per_epoch: int, steps: int) -> bool:
     return done % every == 0 or done == steps
 
 
-def _check_folder(run: Path, settings: Settings, *, resume: bool) -> None:
-    """Makes the run folder, or makes sure that the one that is there is this run's."""
-    config = run / CONFIG
-    if config.exists():
+def _check_folder(run: Path, *, resume: bool) -> None:
+    """Makes the run folder, or makes sure that the one that is there holds a run to go on with."""
+    if (run / CONFIG).exists():
         if not resume:
             raise ValueError(
                 f"{run} already holds a run: go on with it by --resume, or choose another --out"
             )
-        _check_same(read_settings(config), settings, run)
     elif run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ValueError(f"{run} is not empty and holds no run: choose another --out")
     try:
@@ -263,7 +267,7 @@ def _check_folder(run: Path, settings: Settings, *, resume: bool) -> None:
 def _check_same(before: Settings, now: Settings, run: Path) -> None:
     old, new = before.model_dump(), now.model_dump()
     for key, value in new.items():
-        if key not in _FREE and old[key] != value:
+        if key not in FREE and old[key] != value:
             raise ValueError(
                 f"{run} was started with {key}={old[key]}, not {value}: "
                 f"resume it with the same settings, or choose another --out"

@@ -7,10 +7,12 @@ import pytest
 
 from flexpredict.config import Settings, settings_from
 from flexpredict.health.diagnosis import (
+    METRICS,
     RULES,
     diagnose,
     measure,
     progress_of,
+    read_metrics,
     steps_of,
     thresholds,
 )
@@ -168,3 +170,8 @@ def test_progress__of_a_run_in_epochs_ends_where_its_steps_end() -> None:
         assert progress_of(settings, line) == 1
         assert progress_of(settings, {"step": 1, "epoch": round(1 / 7, 6)}) == 1 / step
     assert steps_of(settings, {"step": 1, "epoch": 0.0}) is None
+
+
+def test_read_metrics__only_whole_lines_count(tmp_path: Path) -> None:
+    (tmp_path / METRICS).write_bytes(b'{"loss": 1}\n[1, 2]\n\xff\xfe\n{"loss": 2}\n{"lo')
+    assert read_metrics(tmp_path) == [{"loss": 1}, {"loss": 2}]

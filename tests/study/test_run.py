@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import flexpredict as fp
+from flexpredict.study.plan import Study, trials
 from flexpredict.study.run import read_results
 
 STUDY = {
@@ -59,6 +60,9 @@ def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
     study.write_text(yaml.safe_dump(values))
     again = fp.run_study(str(study), out, device="cpu")
     assert set(again[0]["found"]) == {"count", "own place", "norm_mask_token"}
+    study.write_text(yaml.safe_dump(STUDY | {"gauges": ["norm_Q"]}))
+    fp.run_study(str(study), out, device="cpu")
+    assert "no run has logged 'norm_Q'" in capfd.readouterr().err
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
 
 
@@ -106,6 +110,45 @@ def test_study__variants_that_would_share_a_folder_are_refused(study: Path, tmp_
     study.write_text(study.read_text().replace("baseline: sincos\n", ""))
     with pytest.raises(ValueError, match="variants 'a-b' and 'a/b' would share a folder"):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"data": "nowhere"}, "no such folder"),
+        ({"measures": {"m": {"method": "knn", "options": {"dta": "x"}}}}, "did you mean data"),
+        ({"measures": {"m": {"method": "knn", "options": {"data": "nowhere"}}}}, "nowhere"),
+        ({"measures": {"m": {"method": "boxes", "options": {"data": "nowhere"}}}}, "nowhere"),
+        ({"measures": {"m": {"method": "learnt", "options": {"layers": 2}}}}, "has no option"),
+        ({"varints": {}}, "there is no 'varints'"),
+    ],
+)
+def test_study__mistakes_are_found_before_training(
+    changed: dict[str, object], sentence: str, study: Path, tmp_path: Path
+) -> None:
+    study.write_text(yaml.safe_dump(STUDY | changed))
+    with pytest.raises(ValueError, match=sentence):
+        fp.run_study(str(study), tmp_path / "out", device="cpu")
+    assert not list(tmp_path.glob("out/*/config.yaml"))
+
+
+def test_study__a_broken_line_is_named(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for text in ('{"variant": "sincos", "se', "[1]", '{"a": 1}'):
+        (out / "results.jsonl").write_text(text + "\n")
+        with pytest.raises(ValueError, match=r"results.jsonl, line 1 is no result: take the line"):
+            fp.run_study(str(study), out, device="cpu")
+        assert (out / "results.jsonl").read_text() == text + "\n"
+
+
+def test_sweep__of_words_and_pairs() -> None:
+    values = {"augment": ["crop", "crop-flip"], "betas": [[0.9, 0.95]], "lr": [1e-3]}
+    study = Study(**STUDY | {"sweep": values, "variants": {"all": {}}})
+    assert [trial.variant for trial in trials(study, "scenes")] == [
+        "all augment=crop betas=[0.9, 0.95] lr=0.001",
+        "all augment=crop-flip betas=[0.9, 0.95] lr=0.001",
+    ]
 
 
 def test_study__stopped_before_anything_was_made_goes_on(study: Path, tmp_path: Path) -> None:

@@ -124,8 +124,25 @@ def test_resume__continues_bit_for_bit(
     _assert_same_run(whole, broken)
 
 
+def test_resume__takes_the_settings_of_the_run(pictures: np.ndarray, tmp_path: Path) -> None:
+    """Who forgets one gets no other run, and only who names a length changes it."""
+    run = tmp_path / "run"
+    fp.pretrain(pictures, run, recipe="demo", **SMALL)
+    before = (run / "config.yaml").read_text()
+    assert fp.pretrain(pictures, run, resume=True).loss is None
+    assert fp.pretrain(pictures, run, recipe="demo", resume=True, **SMALL).loss is None
+    assert (run / "config.yaml").read_text() == before
+    with pytest.raises(ValueError, match=r"was started with model=vit_nano, not vit_tiny"):
+        fp.pretrain(pictures, run, recipe="small/stop-vit-t8-64", resume=True)
+    fp.pretrain(pictures, run, resume=True, steps=10)
+    assert len(_losses(run)) == 10
+    fp.pretrain(pictures, run, resume=True, epochs=2)
+    now = read_settings(run / "config.yaml")
+    assert (now.epochs, now.steps, now.batch_size, now.log_every) == (2, None, 16, 1)
+
+
 def test_resume__unreadable_newest_checkpoint_falls_back(
-    pictures: np.ndarray, tmp_path: Path
+    pictures: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     fp.pretrain(pictures, whole, **SMALL)
@@ -137,6 +154,7 @@ def test_resume__unreadable_newest_checkpoint_falls_back(
     (newest / checkpoint.MODEL).write_bytes(data[: len(data) // 2])
     fp.pretrain(pictures, run, resume=True, **SMALL)
     _assert_same_run(whole, run)
+    assert f"an older one is used; {newest.name}" in capsys.readouterr().err
 
 
 def test_resume__finished_run_has_nothing_to_do(pictures: np.ndarray, tmp_path: Path) -> None:

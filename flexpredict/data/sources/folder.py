@@ -21,7 +21,9 @@ from flexpredict.data.sources.index import (
     write_index,
 )
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp", ".ppm", ".pgm", ".jp2"}
+)
 
 INDEX_FROM = 10_000  # images; fewer are found again about as fast as an index is opened
 
