@@ -157,6 +157,10 @@ class Settings(BaseModel):
             raise ValueError(
                 f"crop_scale={self.crop_scale} does not fit: shares of an image, as [0.3, 1]"
             )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={self.betas} does not fit: each from 0 up to below 1")
+        if self.std is not None and not all(value > 0 for value in self.std):
+            raise ValueError(f"std={self.std} does not fit: images are divided by it")
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set either epochs or steps, not both and not neither")
         if self.batch_size % self.accumulate:

@@ -147,7 +147,15 @@ def test_digest__of_old_runs_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"crop_scale": (2, 3)}, {"crop_scale": (-1, 0)}, {"seed": 2**70}, {"hold": "yes"}]
+    "wrong",
+    [
+        {"crop_scale": (2, 3)},
+        {"crop_scale": (-1, 0)},
+        {"seed": 2**70},
+        {"hold": "yes"},
+        {"betas": (1, 1)},
+        {"std": (0, 1, 1)},
+    ],
 )
 def test_settings__outside_their_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="does not fit"):

@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import simplejpeg
 from PIL import Image
 
 from flexpredict.data.decode import BadImage, decode
+from flexpredict.data.sources import FolderSource
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -263,3 +265,12 @@ def test_damage__never_ends_in_another_error(kind: str) -> None:
 def test_postscript__is_not_run() -> None:
     with pytest.raises(BadImage, match="no image of a known kind"):
         decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
+
+
+def test_folder__every_format_that_the_docs_name(tmp_path: Path) -> None:
+    kinds = ["jpg", "png", "webp", "tiff", "gif", "bmp", "ppm", "jp2"]
+    for kind in kinds:
+        Image.fromarray(COLOUR).save(tmp_path / f"a.{kind}")
+    source = FolderSource(tmp_path)
+    shapes = [decode(source.read(index)).shape for index in range(len(source))]
+    assert shapes == [COLOUR.shape] * len(kinds)

@@ -93,7 +93,8 @@ def _read(path: Path) -> _Arrays:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # damaged files make numpy and zipfile stumble in any way there is
-        raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
+        why = "it is none" if "pickle" in str(error) else error  # numpy's guess of a text file
+        raise ValueError(f"{path} cannot be read as an .npz file: {why}") from None
     if not {"jpeg", "offset"} <= set(arrays):
         raise ValueError(
             f"{path} is no packed file of images: expected arrays jpeg and offset, "
