@@ -18,7 +18,7 @@ from flexpredict.health.diagnosis import Diagnosis, diagnose, read_metrics
 from flexpredict.health.reference import Reading, readings
 from flexpredict.model.vit import Encoder
 from flexpredict.train import loop
-from flexpredict.train.loop import CONFIG, FREE, Result
+from flexpredict.train.loop import CONFIG, Result
 from flexpredict.train.monitor import Tally
 from flexpredict.train.track import check_track
 
@@ -75,13 +75,10 @@ def pretrain(
 
 
 def _go_on(config: Path, recipe: str | None, settings: dict[str, Any]) -> Settings:
-    """The settings of a run with those over them that are given again.
-
-    A recipe is compared and may not shorten or lengthen the run: only who says so may.
-    """
-    again = read_recipe(recipe) if recipe else {}
-    again = {key: value for key, value in again.items() if key not in FREE}
-    return settings_from(settings, under=read_settings(config).model_dump() | again)
+    """The settings of a run with those over them that are given again."""
+    before = read_settings(config).model_dump()
+    again = settings_from(read_recipe(recipe) if recipe else {}, under=before)
+    return settings_from(settings, under=again.model_dump())
 
 
 def _with_statistics(settings: Settings, source: Source, before: Path) -> Settings:

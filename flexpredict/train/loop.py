@@ -36,7 +36,7 @@ from flexpredict.train.track import Track, start_tracker
 
 CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
-FREE = WITHOUT_EFFECT | {"epochs", "steps"}  # what a resumed run may change
+_FREE = WITHOUT_EFFECT | {"epochs", "steps"}  # what a resumed run may change
 
 
 Probe = Callable[[Encoder], Mapping[str, float]]
@@ -71,12 +71,15 @@ def train(
     track: who else is told what is logged.
     """
     device = ranks.device
+    notes = []
     if resume and (run / CONFIG).exists():
-        _check_same(read_settings(run / CONFIG), settings, run)
+        begun = read_settings(run / CONFIG)
+        _check_same(begun, settings, run)
+        if (was := _length(begun)) != _length(settings):
+            notes.append(f"{run} was to have {was}, and now {_length(settings)}")
     objective = build.build_objective(settings)
-    first_weights = None
     if settings.init is not None and not (resume and checkpoint.newest(run)):
-        first_weights = build.start_from(objective, settings, Path(settings.init))
+        notes.append(build.start_from(objective, settings, Path(settings.init)))
     sampler = build.build_sampler(settings, objective.encoder.grid)
     chunks = Chunks(sampler, settings.seed, settings.chunk_size, settings.accumulate)
     batches = build.build_batches(settings, source, ranks.rank, ranks.world, beside=chunks)
@@ -92,7 +95,8 @@ def train(
     scaler = compute.scaler
     state = checkpoint.restore(run, objective, optimizer) if resume else None
     first = state["step"] if state else 0
-    damaged = state["unreadable"] if state else []
+    for why in state["unreadable"] if state else ():
+        notes.append(f"a checkpoint cannot be read, and an older one is used; {why}")
     if state and state.get("imported"):
         raise ValueError(
             f"{run} was imported and has no run to resume: start one from it with --init {run} and "
@@ -125,9 +129,8 @@ def train(
         raise ValueError(trouble)
     if show and ranks.is_main:
         for line in (
-            *(f"a checkpoint cannot be read, and an older one is used; {why}" for why in damaged),
             *_announce(settings, schedule, source, compute.dtype, ranks),
-            *([first_weights] if first_weights else []),
+            *notes,
             *forecast(settings, objective, sampler, schedule.steps - first, ranks),
         ):
             say(line)
@@ -267,11 +270,15 @@ def _check_folder(run: Path, *, resume: bool) -> None:
 def _check_same(before: Settings, now: Settings, run: Path) -> None:
     old, new = before.model_dump(), now.model_dump()
     for key, value in new.items():
-        if key not in FREE and old[key] != value:
+        if key not in _FREE and old[key] != value:
             raise ValueError(
                 f"{run} was started with {key}={old[key]}, not {value}: "
                 f"resume it with the same settings, or choose another --out"
             )
+
+
+def _length(settings: Settings) -> str:
+    return f"epochs={settings.epochs:g}" if settings.epochs else f"steps={settings.steps}"
 
 
 def _check_finite(objective: torch.nn.Module, step: int) -> None:

@@ -124,8 +124,10 @@ def test_resume__continues_bit_for_bit(
     _assert_same_run(whole, broken)
 
 
-def test_resume__takes_the_settings_of_the_run(pictures: np.ndarray, tmp_path: Path) -> None:
-    """Who forgets one gets no other run, and only who names a length changes it."""
+def test_resume__takes_the_settings_of_the_run(
+    pictures: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who forgets one gets no other run, and another length is said aloud."""
     run = tmp_path / "run"
     fp.pretrain(pictures, run, recipe="demo", **SMALL)
     before = (run / "config.yaml").read_text()
@@ -136,6 +138,7 @@ def test_resume__takes_the_settings_of_the_run(pictures: np.ndarray, tmp_path: P
         fp.pretrain(pictures, run, recipe="small/stop-vit-t8-64", resume=True)
     fp.pretrain(pictures, run, resume=True, steps=10)
     assert len(_losses(run)) == 10
+    assert "was to have steps=8, and now steps=10" in capsys.readouterr().err
     fp.pretrain(pictures, run, resume=True, epochs=2)
     now = read_settings(run / "config.yaml")
     assert (now.epochs, now.steps, now.batch_size, now.log_every) == (2, None, 16, 1)
