@@ -46,7 +46,7 @@ FIRST_LOOK = {
     **SINCOS, **UNTUNED, "batch_size": 1024, "reference_batch_size": None, "ema": 0.996,
     "augment": "crop-flip", "lr": 1e-3, "epochs": 60,
 }  # fmt: skip
-MAE = {"objective": "mae", "masking": "random", "target_layers": 1, **SINCOS}
+MAE = {"objective": "mae", **SINCOS}
 
 
 def best(lines: Sequence[Line], names: Iterable[str]) -> str:

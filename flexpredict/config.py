@@ -145,7 +145,7 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.objective == "mae":
-            for name in _OF_IJEPA - {"masking"}:
+            for name in sorted(_OF_IJEPA - {"masking"}):
                 if not self._is_default(name):
                     raise ValueError(f"{name} is a setting of objective=ijepa, not of mae")
         for name, positions in (("noise_rank", "low-rank"), ("noise_std_final", "annealed")):

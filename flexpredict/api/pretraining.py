@@ -64,7 +64,7 @@ def pretrain(
     with processes(device) as ranks:
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
-        chosen = _with_statistics(chosen, source, Path(out) / CONFIG)
+        chosen = _with_statistics(chosen, source)
         probe = None
         if chosen.probe_data is not None and ranks.is_main:
             labelled = open_source(chosen.probe_data, image_size=size, progress=progress)
@@ -81,15 +81,13 @@ def _go_on(config: Path, recipe: str | None, settings: dict[str, Any]) -> Settin
     return settings_from(settings, under=again.model_dump())
 
 
-def _with_statistics(settings: Settings, source: Source, before: Path) -> Settings:
+def _with_statistics(settings: Settings, source: Source) -> Settings:
     """Mean and standard deviation of each channel, where nobody said and nobody can know them.
 
-    A run that goes on keeps those it began with. For three channels they are ImageNet's.
+    A run that goes on has them in its settings. For three channels they are ImageNet's.
     """
     if settings.in_channels == 3 or settings.mean is not None or settings.std is not None:
         return settings
-    if before.is_file() and (begun := read_settings(before)).in_channels == settings.in_channels:
-        return settings.model_copy(update={"mean": begun.mean, "std": begun.std})
     rows = np.unique(np.linspace(0, len(source) - 1, _MEASURED).astype(np.int64))
     found = inspect(SubsetSource(source, rows), channels=settings.in_channels, workers=1)
     if found.mean is None or found.std is None:

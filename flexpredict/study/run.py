@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from flexpredict.train.monitor import Bars, say
 from flexpredict.version import VERSION
 
 RESULTS, TABLE, SUMMARY = "results.jsonl", "table.md", "summary.json"
+_NEEDED = {"variant", "seed", "settings", "asked", "found"}  # of a line
 
 
 class Planned(NamedTuple):
@@ -81,14 +83,15 @@ def read_results(out: Path) -> list[dict[str, Any]]:
     """The lines of results.jsonl, if there is one."""
     found, path = [], out / RESULTS
     for number, text in enumerate(path.read_text().splitlines() if path.exists() else (), 1):
-        try:
+        line = None
+        with suppress(ValueError):
             line = json.loads(text)
-            found.append(line | {"variant": line["variant"], "seed": int(line["seed"])})
-        except (ValueError, TypeError, KeyError):
+        if not isinstance(line, dict) or not line.keys() >= _NEEDED:
             raise ValueError(
                 f"{path}, line {number} is no result: take the line out, and its trial is measured "
                 f"again"
-            ) from None
+            )
+        found.append(line)
     return found
 
 
