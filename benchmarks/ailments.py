@@ -4,11 +4,13 @@
     python benchmarks/ailments.py make runs/ --kinds recipes --jobs 2
     python benchmarks/ailments.py make runs/ --kinds tiny-imagenet --jobs 4 --device cuda
     python benchmarks/ailments.py fit runs/
+    python benchmarks/ailments.py add results/headline/runs/stop-* --name small-s8-64
 
 The third needs Tiny-ImageNet in the folder that FLEXPREDICT_DATA names.
 `make` writes runs/KIND/SEED with config.yaml and metrics.jsonl; what is there is left alone.
 `fit` takes thresholds from seeds 0 to 4, tries them on the others, and writes what comes with the
 package: health/thresholds.yaml and health/reference.json; docs/health.md gets the table.
+`add` puts healthy runs of any recipe into the latter, without fitting anything on them.
 """
 
 import argparse
@@ -298,14 +300,28 @@ def described(fits: dict[str, Fit], runs: Sequence[Run]) -> str:
     return "\n".join(rows)
 
 
+def keep(known: dict[str, Any]) -> None:
+    """Puts references into the package, beside those of other names."""
+    reference.write(json.loads(reference.PACKED.read_text()) | known)
+
+
+def add(name: str, folders: Sequence[Path]) -> None:
+    runs = [(read_settings(path / "config.yaml"), read_metrics(path)) for path in folders]
+    for path, run in zip(folders, runs, strict=True):
+        if (verdict := diagnose(*run).verdict) != "healthy":
+            raise SystemExit(f"{path} is {verdict}: only healthy runs are added")
+    keep({name: reference.pack(runs, "healthy")})
+
+
 def _ailing(found: dict[str, float], limits: dict[str, float]) -> bool:
     return any(all(holds(c, found, limits) for c in rule.conditions) for rule in RULES)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["make", "fit", "one"])
-    parser.add_argument("runs", type=Path)
+    parser.add_argument("command", choices=["make", "fit", "add", "one"])
+    parser.add_argument("runs", type=Path, nargs="+", help="a folder of runs; to add, run folders")
+    parser.add_argument("--name", help="of what is added")
     parser.add_argument("--kinds", default="kinds", help="names, or kinds, recipes, tiny-imagenet")
     parser.add_argument("--seeds", default="0-9")
     parser.add_argument("--jobs", type=int, default=1)
@@ -316,11 +332,13 @@ def main() -> None:
     first, _, last = given.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     if given.command == "one":
-        make_one(kinds[0], seeds[0], given.runs, given.device)
+        make_one(kinds[0], seeds[0], given.runs[0], given.device)
     elif given.command == "make":
-        make(given.runs, kinds, seeds, given.jobs, given.device)
+        make(given.runs[0], kinds, seeds, given.jobs, given.device)
+    elif given.command == "add":
+        add(given.name, given.runs)
     else:
-        runs = read_runs(given.runs)
+        runs = read_runs(given.runs[0])
         fits = fit([run for run in runs if run.seed in FITTED])
         text = described(fits, runs)
         print(text)
@@ -334,7 +352,7 @@ def main() -> None:
             some = [(r.settings, r.lines) for r in runs if r.kind == name and r.seed in FITTED]
             if some and any(GAUGED in line for line in some[0][1]):
                 known[name] = reference.pack(some, kind.verdict)
-        reference.write(known)
+        keep(known)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The headline comparison of docs/plan.md: what a stage finds decides what the next one runs.
 
-    FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [--until tuned] [--with grid]
-    FLEXPREDICT_DATA=… python benchmarks/headline.py results/ --floor pixels        or untrained
+    FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [STAGE …] [--with STUDY …]
 
-Stages are studies, each in a folder of its own. What is done is skipped, also where only its
-results.jsonl is there; after a signal the same command goes on.
+Stages, by default all: tuned, headline, beside, longer, and the floors pixels and untrained. They
+are studies, each in a folder of its own. What is done is skipped, also where only its results.jsonl
+is there; after a signal the same command goes on.
 """
 
 import argparse
@@ -26,6 +26,7 @@ SINCOS = {"positions": "sincos", "noise_std": 0}
 HELD_OUT = "held out, kNN"
 EVEN = 0.1  # points: of settings that are this near to each other the milder is taken
 TUNING, EPOCHS = 20, 40
+PAPER_NOISE = 0.25
 # Batches are small, and several runs share the machine: without effect on what is learnt.
 LIGHT = {"gauge_every": 1000, "checkpoint_every": 5000, "workers": 3}
 BATCH = "batch 256"  # the variant of baseline-2 that others change
@@ -47,6 +48,13 @@ FIRST_LOOK = {
     "augment": "crop-flip", "lr": 1e-3, "epochs": 60,
 }  # fmt: skip
 MAE = {"objective": "mae", **SINCOS}
+FINER = 2.0  # points by which the finer grid has to be better
+LONGER = {
+    "8×8": {"epochs": 240, "ema": 0.999, "augment": "crop-flip"},
+    "16×16": {"patch_size": 4, "epochs": 60, "ema": 0.998333, "augment": "crop-flip"},
+}
+FLOORS = ("pixels", "untrained")
+STAGES = ("tuned", "headline", "beside", "longer", *FLOORS)
 
 
 def best(lines: Sequence[Line], names: Iterable[str]) -> str:
@@ -61,8 +69,8 @@ def mildest_best(lines: Sequence[Line], values: Mapping[str, float]) -> float:
     return min(values[name] for name, score in scores.items() if score > best - EVEN)
 
 
-def longer(ema: float) -> float:
-    """The first EMA that looks back over the same share of the headline as of the tuning."""
+def first_ema(ema: float) -> float:
+    """That looks back over the same share of the headline as of the tuning."""
     return round(1 - (1 - ema) * TUNING / EPOCHS, 6)
 
 
@@ -120,12 +128,17 @@ class Stages:
     def headline(
         self, settings: Mapping[str, Any], noise_std: float, others: Sequence[str] = ()
     ) -> None:
-        """All pairs; other studies, by name, beside them."""
+        """All pairs, and StoP with the paper's noise; other studies, by name, beside them."""
+        arms = {
+            "sincos": SINCOS,
+            "stop": {"positions": "stop", "noise_std": noise_std},
+            "stop 0.25": {"positions": "stop", "noise_std": PAPER_NOISE},
+        }
+        ema = first_ema(settings["ema"])
         study = Study(
             title="StoP against sin-cos positions", question="Do noisy positions help?",
-            recipe=RECIPE, settings={**settings, "epochs": EPOCHS, "ema": longer(settings["ema"])},
-            seeds=SEEDS, baseline="sincos", measures=MEASURES, gauges=GAUGES,
-            variants={"sincos": SINCOS, "stop": {"positions": "stop", "noise_std": noise_std}},
+            recipe=RECIPE, settings={**settings, "epochs": EPOCHS, "ema": ema},
+            seeds=SEEDS, baseline="sincos", measures=MEASURES, gauges=GAUGES, variants=arms,
         )  # fmt: skip
         self._run({"headline": study, **{name: read_study(name) for name in others}})
 
@@ -145,6 +158,18 @@ class Stages:
             seeds=SEEDS[:2], measures=measures, gauges=GAUGES,
         )  # fmt: skip
         self._run({"beside": study})
+
+    def longer(self, settings: Mapping[str, Any]) -> None:
+        """One long run of the baseline, on the finer grid if that is clearly better."""
+        (lines,) = self._run({"grid": read_study("grid")})
+        gain = _score(lines, "16×16") - _score(lines, "8×8")
+        grid = "16×16" if gain >= FINER else "8×8"
+        study = Study(
+            title="A longer baseline", question="How good is it at length?", recipe=RECIPE,
+            settings={**settings, **SINCOS}, variants={grid: LONGER[grid]}, seeds=SEEDS[:1],
+            measures=MEASURES, gauges=GAUGES,
+        )  # fmt: skip
+        self._run({"longer": study})
 
     def floor(self, which: str) -> None:
         """The same measures of what was never trained."""
@@ -177,26 +202,28 @@ class Stages:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--device")
-    parser.add_argument("--until", default="all", choices=["tuned", "headline", "all"])
-    parser.add_argument(
-        "--with", dest="others", nargs="*", default=[], help="studies beside the pairs"
-    )
-    parser.add_argument("--floor", choices=["pixels", "untrained"], help="only this row")
+    parser.add_argument("--with", dest="others", nargs="*", default=[], help="beside the pairs")
     given = parser.parse_args()
+    if unknown := set(given.stages) - set(STAGES):
+        parser.error(f"no stage {unknown.pop()!r}: choose from {', '.join(STAGES)}")
+    asked = given.stages or STAGES
     given.out.mkdir(parents=True, exist_ok=True)
     stages = Stages(given.out, given.jobs, given.device)
-    if given.floor:
-        stages.floor(given.floor)
-        return
-    settings, noise_std = stages.tuned()
-    print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
-    if given.until == "tuned":
-        return
-    stages.headline(settings, noise_std, given.others)
-    if given.until == "all":
+    if set(asked) - set(FLOORS):
+        settings, noise_std = stages.tuned()
+        print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
+    if "headline" in asked:
+        stages.headline(settings, noise_std, given.others)
+    if "beside" in asked:
         stages.beside({**settings, "epochs": EPOCHS})
+    if "longer" in asked:
+        stages.longer(settings)
+    for which in FLOORS:
+        if which in asked:
+            stages.floor(which)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The gauges of runs that we know: healthy ones, five seeds of each, and each kind of failure.
+"""The gauges of runs that we know: healthy ones, several seeds of each, and each kind of failure.
 
 They come with the package as bands (health/reference.json), packed by benchmarks/ailments.py.
 """
@@ -7,7 +7,6 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from flexpredict.config import Settings
 from flexpredict.health.diagnosis import GAUGED, progress_of, series
 
-_FILE = "reference.json"
+PACKED = Path(__file__).with_name("reference.json")
 # What a person looks at first.
 SHOWN = (
     "loss", "fixed_loss", "rankme_target", "rankme_context", "spread_target", "cosine_target",
@@ -118,7 +117,7 @@ def pack(runs: Sequence[tuple[Settings, Sequence[Mapping[str, Any]]]], verdict: 
 
 
 def write(packed: Mapping[str, Any]) -> None:
-    Path(__file__).with_name(_FILE).write_text(json.dumps(packed, separators=(",", ":")) + "\n")
+    PACKED.write_text(json.dumps(packed, separators=(",", ":")) + "\n")
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], name: str, share: Numbers) -> Numbers | None:
@@ -153,4 +152,4 @@ def _name_of(settings: Settings) -> str | None:
 
 @functools.cache
 def _known() -> dict[str, Any]:
-    return dict(json.loads((resources.files("flexpredict.health") / _FILE).read_text()))
+    return dict(json.loads(PACKED.read_text()))

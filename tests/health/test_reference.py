@@ -69,9 +69,12 @@ def test_readings__a_run_beside_the_band() -> None:
     assert found["rankme_target"].healthy == pytest.approx((0.5, 2.5))
 
 
-def test_package__has_bands_of_the_demo() -> None:
-    bands = reference.reference_bands(DEMO)
-    for name in ("rankme_target", "spread_target", "noise_over_signal", "loss"):
+@pytest.mark.parametrize("recipe", ["demo", "small/stop-vit-s8-64", "small/stop-vit-s8-64@sincos"])
+def test_package__has_bands_of(recipe: str) -> None:
+    settings = settings_from({}, recipe=recipe)
+    bands = reference.reference_bands(settings)
+    assert ("noise_over_signal" in bands) == (settings.positions == "stop")
+    for name in ("rankme_target", "spread_target", "norm_A", "loss"):
         band = bands[name]
         assert band.share[0] == 0
         assert band.share[-1] == 1

@@ -72,6 +72,7 @@ def test_stages__hand_on_what_they_find(
     assert changed == {"positions", "noise_std"}  # all else is equal on both arms
     assert (one["lr"], one["epochs"], one["noise_std"], two["noise_std"]) == (7e-4, 40, 0, 0.1)
     assert (one["ema"], one["target_layers"]) == (0.9975, 6)
+    assert {run.settings.noise_std for run in runs if run.variant == "stop 0.25"} == {0.25}
     mae, first = (run.settings for run in trials(made["beside"], headline.DATA)[:2])
     assert (mae.objective, mae.masking, mae.lr, mae.epochs) == ("mae", "random", 1e-3, 77)
     assert (first.objective, first.batch_size, first.epochs) == ("ijepa", 1024, 60)
@@ -95,3 +96,25 @@ def test_stages__go_on_from_the_committed_lines(
         for line in read_results(ROOT / "results" / name):
             assert planned[line["variant"], line["seed"]] == line["settings"], name
             assert line["asked"] == study.asked, name
+
+
+@pytest.mark.parametrize(("finer", "patch", "epochs"), [(11.9, 8, 240), (12.1, 4, 60)])
+def test_longer__has_the_finer_grid_where_that_is_clearly_better(
+    headline: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    finer: float,
+    patch: int,
+    epochs: int,
+) -> None:
+    made: dict[str, Study] = {}
+
+    def run(_: Any, studies: dict[str, Study]) -> list[list[dict[str, Any]]]:
+        made.update(studies)
+        return [_lines({"8×8": 10.0, "16×16": finer}) for _ in studies]
+
+    monkeypatch.setattr(headline.Stages, "_run", run)
+    headline.Stages(tmp_path, 1, None).longer({"batch_size": 256, "lr": 7e-4})
+    (one,) = trials(made["longer"], headline.DATA)
+    assert (one.settings.patch_size, one.settings.epochs) == (patch, epochs)
+    assert (one.settings.positions, one.settings.lr, one.seed) == ("sincos", 7e-4, 20)
