@@ -1,7 +1,10 @@
 """Evaluations from the command line: every published layout in miniature, whole and broken."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -381,3 +384,25 @@ def test_probe__an_encoder_of_other_channels_gets_one_sentence(
         )
         assert (code, out) == (2, "")
         assert "3 channels, expected 5" in err
+
+
+def test_cache__a_folder_that_takes_nothing_costs_a_line_not_the_result(
+    run: Path, tmp_path: Path
+) -> None:
+    for label in range(2):
+        (tmp_path / "data" / str(label)).mkdir(parents=True)
+        for number in range(8):
+            picture = miniatures.picture(label, number, (32, 32))
+            Image.fromarray(picture).save(tmp_path / "data" / str(label) / f"{number}.png")
+    (tmp_path / "file").write_text("in the way")
+    done = subprocess.run(
+        [sys.executable, "-m", "flexpredict", "knn", run, "--data", tmp_path / "data",
+         "--neighbours=5", "--json"],
+        capture_output=True, text=True, timeout=120,
+        env=os.environ | {"FLEXPREDICT_CACHE": str(tmp_path / "file")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["result"]["accuracy"] > 50
+    said = [line for line in done.stderr.splitlines() if "takes no more features" in line]
+    assert said
+    assert all(line.startswith("flexpredict: ") for line in said)

@@ -5,6 +5,9 @@ Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signa
 
 import os
 import sys
+import warnings
+from pathlib import Path
+from typing import TextIO
 
 from flexpredict.cli import (
     bench,
@@ -32,7 +35,8 @@ __all__ = [
     "studying",
 ]
 
-
+_OUR_FOLDER = str(Path(__file__).parents[1])
+_plainly = warnings.showwarning
 _OF_PATHS = (
     FileNotFoundError,
     FileExistsError,
@@ -44,6 +48,7 @@ _OF_PATHS = (
 
 def main() -> None:
     """Runs a command; what goes wrong is one sentence on standard error and an exit code."""
+    warnings.showwarning = _show
     try:
         app()
     except ValueError as error:
@@ -56,6 +61,21 @@ def main() -> None:
         _fail(f"{error.filename} cannot be read or written: {error.strerror}", 2)
     except (FloatingPointError, RuntimeError) as error:
         _fail(str(error), 1)
+
+
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings are for the person at the shell, who need not know where they come from."""
+    if category is UserWarning and filename.startswith(_OUR_FOLDER):
+        print(f"flexpredict: {message}", file=sys.stderr, flush=True)
+    else:
+        _plainly(message, category, filename, lineno, file, line)
 
 
 def _fail(sentence: str, code: int) -> None:

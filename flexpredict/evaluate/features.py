@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from flexpredict.data.sources.scenes import cache_folder
 from flexpredict.data.transforms import Transform, read_images
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.engine.precision import autocast_frozen, compute_dtype
+from flexpredict.evaluate import kept
 from flexpredict.model.vit import Encoder, Resize, Size
 
 Rows = NDArray[np.int64]
@@ -91,9 +92,7 @@ def cached(
         "computed in": str(compute_dtype("auto", encoder.pos_embed.device)),
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    path = cache_folder() / "features" / f"{name}.npy"
-    shape = (len(source), encoder.dim * layers)
-    if (found := _read(path, shape)) is not None:
+    if (found := kept.read(name, (len(source), encoder.dim * layers))) is not None:
         return found
     features = extract(
         encoder,
@@ -104,7 +103,7 @@ def cached(
         resize=resize,
         progress=progress,
     )
-    _write(path, features.numpy())
+    kept.write(name, features.numpy())
     return features
 
 
@@ -133,10 +132,11 @@ def content_digest(source: Source) -> str:
         data = source.read(index)
         digest.update(data if isinstance(data, bytes) else _raw(data))
     if memo is not None:
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        temporary = memo.with_name(f".{os.getpid()}-{memo.name}")
-        temporary.write_text(digest.hexdigest())
-        temporary.replace(memo)
+        with suppress(OSError):  # it only saves time
+            memo.parent.mkdir(parents=True, exist_ok=True)
+            temporary = memo.with_name(f".{os.getpid()}-{memo.name}")
+            temporary.write_text(digest.hexdigest())
+            temporary.replace(memo)
     return digest.hexdigest()
 
 
@@ -178,19 +178,3 @@ def prefetched(
 
 def _raw(pixels: NDArray[np.uint8]) -> bytes:
     return str(pixels.shape).encode() + pixels.tobytes()
-
-
-def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
-    """What the cache holds, if it is whole."""
-    try:
-        features = np.load(path)
-    except (OSError, ValueError, EOFError):
-        return None
-    return torch.from_numpy(features) if features.shape == shape else None
-
-
-def _write(path: Path, features: NDArray[np.float32]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
-    np.save(temporary, features)
-    temporary.replace(path)

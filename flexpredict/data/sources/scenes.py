@@ -114,5 +114,12 @@ def _renderer() -> str:
 
 def _write(path: Path, save: Callable[[Path], None]) -> None:
     temporary = path.with_name(f".{os.getpid()}-{path.name}")
-    save(temporary)
-    temporary.replace(path)
+    try:
+        save(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"{cache_folder()} does not take the scenes: {error}; make room there, or name "
+            f"another folder in FLEXPREDICT_CACHE"
+        ) from error

@@ -1,0 +1,85 @@
+"""Features on disk, by name: no more of them than FLEXPREDICT_CACHE_GIB allows."""
+
+import os
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flexpredict.data.sources.scenes import cache_folder
+
+VARIABLE = "FLEXPREDICT_CACHE_GIB"
+_USUAL = 20.0
+_DAY = 86_400.0
+
+
+def read(name: str, shape: tuple[int, int]) -> Tensor | None:
+    """What is kept under a name, if it is whole."""
+    _limit()  # said before anything is computed, if it is wrong
+    path = _folder() / f"{name}.npy"
+    try:
+        features = np.load(path)
+        os.utime(path)  # what was used last goes last
+    except (OSError, ValueError, EOFError):
+        return None
+    return torch.from_numpy(features) if features.shape == shape else None
+
+
+def write(name: str, features: NDArray[np.float32]) -> None:
+    """Keeps features, and lets go of those that were not used for longest.
+
+    The newest stay, however large they are, unless the limit is 0.
+    """
+    if not _limit():
+        return
+    path = _folder() / f"{name}.npy"
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(temporary, features)
+        temporary.replace(path)
+    except OSError as error:  # as on a full disk: the features are there all the same
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        warnings.warn(
+            f"{path.parent} takes no more features, so that they will be computed again: {error}",
+            stacklevel=2,
+        )
+    else:
+        _trim(path)
+
+
+def _trim(newest: Path) -> None:
+    """Others may do the same at the same time."""
+    files = []
+    for path in newest.parent.iterdir():
+        with suppress(FileNotFoundError):
+            files.append((path.stat().st_mtime, path.stat().st_size, path))
+    total = sum(size for _, size, _ in files)
+    for used, size, path in sorted(files):
+        unfinished = path.name.startswith(".")
+        left_over = unfinished and used < time.time() - _DAY
+        if left_over or (total > _limit() and not unfinished and path != newest):
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _folder() -> Path:
+    return cache_folder() / "features"
+
+
+def _limit() -> float:
+    """Bytes."""
+    text = os.environ.get(VARIABLE) or str(_USUAL)
+    try:
+        gib = float(text)
+    except ValueError:
+        gib = -1.0
+    if not gib >= 0:
+        raise ValueError(f"{VARIABLE} is {text!r}: a number of GiB is expected, such as 20")
+    return gib * 2**30
