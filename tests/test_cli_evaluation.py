@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -303,6 +304,32 @@ def test_finetune__from_the_shell(run: Path, tmp_path: Path, command: Command) -
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
         assert sentence in err
+
+
+def test_finetune__a_killed_one_goes_on(run: Path, tmp_path: Path, command: Command) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    arguments = [
+        "finetune", str(run), "--data", str(tmp_path / "photos"), "--labels=6/class", "--draws=2",
+        "--set=epochs=40", "--set=batch_size=6", "--set=warmup_epochs=1", "--json",
+    ]  # fmt: skip
+    code, whole, err = command(*arguments)
+    assert code == 0, err
+    unfinished = run / "evaluations" / "unfinished"
+    assert not unfinished.exists()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flexpredict", *arguments],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while not list(unfinished.glob("*/checkpoints/step-*/state.json")):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert list(unfinished.iterdir())
+    code, parts, err = command(*arguments)
+    assert code == 0, err
+    assert json.loads(parts)["result"] == json.loads(whole)["result"]
+    assert not unfinished.exists()
 
 
 def test_cache__other_weights_are_computed_anew(

@@ -189,12 +189,22 @@ def finetune(
     seed: int = 0,
     **on: Unpack[On],
 ) -> Evaluation:
-    """Fine-tunes end to end by a preset, over which `settings` are laid."""
+    """Fine-tunes end to end by a preset, over which `settings` are laid.
+
+    What was interrupted is gone on with by the same call.
+    """
     if on.get("encoder") == "pixels":
         raise ValueError("pixels have no weights to fine-tune: choose another encoder")
     subject, task = _open(run, labels, **on)
     found = evaluate_finetune(
-        subject, task, preset=preset, settings=settings, labels=labels, draws=draws, seed=seed
+        subject,
+        task,
+        preset=preset,
+        settings=settings,
+        labels=labels,
+        draws=draws,
+        seed=seed,
+        unfinished=folder_of(run) / results.FOLDER / "unfinished",
     )
     return _keep(run, found)
 

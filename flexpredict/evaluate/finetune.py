@@ -7,7 +7,9 @@ The data of a step, and every random number in it, are functions of (seed, epoch
 import copy
 import math
 import time
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from flexpredict.data.cores import usable_cores
 from flexpredict.data.loader import Order
 from flexpredict.data.random import Stream, seed_from
 from flexpredict.data.sources import Progress, Source
-from flexpredict.engine import precision
+from flexpredict.engine import checkpoint, precision
 from flexpredict.evaluate.features import size_for
 from flexpredict.evaluate.finetune_data import (
     TEST_CHUNK,
@@ -57,6 +59,24 @@ class FinetuneResult:
     classes: list[str]
     seconds: float
     model: "Classifier"  # as after the last epoch
+
+
+class _Pause:
+    """Lets checkpoints take at most a twentieth of the time, however large the model is."""
+
+    def __init__(self) -> None:
+        self._until = self._started = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self._until
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        now = time.monotonic()
+        self._until = now + 20 * (now - self._started)
 
 
 class Classifier(nn.Module):
@@ -140,12 +160,14 @@ def finetune(
     train_rows: NDArray[np.int64] | None = None,
     workers: int | None = None,
     test_every: int = 1,
+    kept: Path | None = None,
     progress: Progress | None = None,
 ) -> FinetuneResult:
     """Trains a copy of the encoder with a linear head on it; the encoder given stays as it is.
 
     train_rows: the images of `train` to use, where not all. test_every: epochs from one test to
-    the next; the last epoch is always tested. progress: told of steps.
+    the next; the last epoch is always tested. kept: a folder for checkpoints of whole epochs, from
+    which the same call goes on; it is the caller's to remove. progress: told of steps.
     """
     started, device = time.monotonic(), torch.device(device)
     train_labels, test_labels, classes = match_labels(train, test)
@@ -181,9 +203,15 @@ def finetune(
     accuracies: dict[int, float] = {}
     losses: list[float] = []
     total = torch.zeros((), device=device)
+    begun, spent = 0, 0.0
+    if kept is not None and (before := checkpoint.restore(kept, model, optimizer)) is not None:
+        begun, spent, losses = before["step"], before["seconds"], before["losses"]
+        accuracies = {int(epoch): value for epoch, value in before["accuracies"].items()}
+        scaler.load_state_dict(before["scaler"])
+    pause = _Pause()
     # Drop path draws from torch's global generator: it gets a key, and is handed back as it was.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        for step, batch in enumerate(load(batches, range(steps), workers)):
+        for step, batch in enumerate(load(batches, range(begun, steps), workers), begun):
             model.train()
             torch.manual_seed(seed_from(seed, Stream.NOISE, step))
             rate = learning_rate(settings, step, per_epoch)
@@ -215,6 +243,18 @@ def finetune(
                     views = TestBatches(test, encoder.in_channels, size, settings.test_margin)
                     with precision.autocast(device, dtype):
                         accuracies[epoch] = _accuracy(model, views, test_labels, workers)
+                if kept is not None and (pause.is_over or step + 1 == steps):
+                    state = {
+                        "losses": losses,
+                        "accuracies": accuracies,
+                        "scaler": scaler.state_dict(),
+                        "seconds": spent + time.monotonic() - started,
+                    }
+                    try:
+                        with pause:
+                            checkpoint.save(kept, step + 1, model, optimizer, state, keep=1)
+                    except OSError as error:  # as on a full disk: what is trained is not lost yet
+                        warnings.warn(f"{kept} takes no checkpoint: {error}", stacklevel=2)
     best = max(accuracies, key=lambda epoch: accuracies[epoch])
     return FinetuneResult(
         accuracy=accuracies[settings.epochs],
@@ -223,7 +263,7 @@ def finetune(
         accuracies=accuracies,
         losses=losses,
         classes=classes,
-        seconds=time.monotonic() - started,
+        seconds=spent + time.monotonic() - started,
         model=model.eval(),
     )
 

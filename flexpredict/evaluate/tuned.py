@@ -1,7 +1,12 @@
 """Evaluation by fine-tuning: a preset on a task, with a label budget and seeds."""
 
+import hashlib
+import json
+import shutil
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +15,11 @@ from pydantic import ValidationError
 from flexpredict.config import first_sentence
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.evaluate.finetune import PRESETS, FinetuneSettings, finetune
+from flexpredict.evaluate.labels import Rows
 from flexpredict.evaluate.results import Evaluation, options, spread
 from flexpredict.evaluate.subject import Draws, Subject
 from flexpredict.evaluate.tasks import Labelled
+from flexpredict.version import VERSION
 
 
 def evaluate_finetune(
@@ -24,25 +31,37 @@ def evaluate_finetune(
     labels: str | float | None = None,
     draws: int = 1,
     seed: int = 0,
+    unfinished: Path | None = None,
 ) -> Evaluation:
-    """Test accuracy of the last epoch; each draw is another label budget and another seed."""
+    """Test accuracy of the last epoch; each draw is another label budget and another seed.
+
+    unfinished: the folder of what is under way, from which the same call goes on.
+    """
     if subject.image_size is not None:
         raise ValueError("image_size: an encoder is fine-tuned at its own size, so leave it out")
     chosen = _settings(preset, settings or {})
     drawn = Draws.of(task, labels, seed, draws, seeded=True)
-    last, best = [], []
+    last, best, folders = [], [], []
     for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
+        settled = replace(chosen, seed=draw)
+        name = _name(subject, task, settled, rows)
+        folders.append(unfinished / name if unfinished and name else None)
         found = finetune(
             subject.encoder,
             task.train,
             task.test,
-            replace(chosen, seed=draw),
+            settled,
             device=subject.device,
             train_rows=rows,
+            kept=folders[-1],
             progress=subject.progress("fine-tuning"),
         )
         last.append(found.accuracy)
         best.append(found.best_accuracy)
+    for folder in filter(None, folders):
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # others may be under way beside it
+            folder.parent.rmdir()
     return Evaluation(
         task=task.name,
         data=task.data,
@@ -62,6 +81,16 @@ def evaluate_finetune(
             "test_images": len(task.test_labels),
         },
     )
+
+
+def _name(subject: Subject, task: Labelled, settings: FinetuneSettings, rows: Rows) -> str | None:
+    """Of one fine-tuning: a digest of all that it depends on, or None where nobody can tell."""
+    stamps = task.train.stamp(), task.test.stamp()
+    if None in stamps:
+        return None
+    parts = [encoder_digest(subject.encoder), *stamps, asdict(settings), VERSION]
+    digest = hashlib.sha256(json.dumps(parts, default=str).encode() + rows.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _settings(preset: str, changes: Mapping[str, Any]) -> FinetuneSettings:

@@ -218,6 +218,48 @@ def test_finetune__same_seed_same_result(changes: dict[str, Any]) -> None:
     assert other.losses != first.losses
 
 
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("changes", [{}, EVERYTHING], ids=["plain", "everything"])
+def test_finetune__goes_on_after_an_interruption_as_if_there_had_been_none(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = replace(QUICK, epochs=4, **changes)
+    encoder, train, test = _encoder(), _set(64, 0), _set(50, 1)
+    whole = finetune(encoder, train, test, settings, device="cpu")
+    told: list[int] = []
+
+    def stop(done: int, total: int) -> None:
+        told.append(done)
+        if done > 0.6 * total:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        finetune(encoder, train, test, settings, device="cpu", kept=tmp_path, progress=stop)
+    first, again = told[-1], []
+    parts = finetune(
+        encoder, train, test, settings, device="cpu", kept=tmp_path,
+        progress=lambda done, _: again.append(done),
+    )  # fmt: skip
+    assert 1 < again[0] <= first
+    assert (parts.losses, parts.accuracies) == (whole.losses, whole.accuracies)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, parts.model.state_dict()[name]), name
+    done = finetune(encoder, train, test, settings, device="cpu", kept=tmp_path)  # nothing to do
+    assert (done.losses, done.accuracies) == (whole.losses, whole.accuracies)
+
+
+def test_finetune__a_disk_that_takes_no_checkpoint_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match="takes no checkpoint"):
+        found = finetune(
+            _encoder(), _set(64, 0), _set(50, 1), QUICK, device="cpu", kept=tmp_path / "file"
+        )
+    assert found.accuracies
+
+
 @pytest.mark.parametrize("pooling", ["norm-mean", "mean-norm"])
 def test_finetune__learns_a_separable_task_and_leaves_the_encoder_alone(pooling: Any) -> None:
     encoder, train, test = _encoder().requires_grad_(False), _set(256, 0), _set(300, 1)
