@@ -1,6 +1,8 @@
 """Estimates against what was measured or counted, and the command that measures."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ import flexpredict as fp
 from flexpredict import build
 from flexpredict.bench import largest_batch
 from flexpredict.config import settings_from
+from flexpredict.data.cores import cores_taken, usable_cores
 from flexpredict.engine.estimate import (
     Flops,
     Lengths,
@@ -232,6 +235,7 @@ def test_forecast__said_before_a_run(
     pictures: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     values = TINY | {"steps": 2, "batch_size": 16, "workers": 0, "device": "cpu"}
+    monkeypatch.setattr(forecast, "cores_taken", lambda: 0.0)
     fp.pretrain(pictures, tmp_path / "run", **values)
     said = capsys.readouterr().err
     assert "MiB of memory and 1 s (0.0622 GFLOP an image" in said
@@ -239,6 +243,31 @@ def test_forecast__said_before_a_run(
     monkeypatch.setattr(forecast, "free_memory", lambda: 0)
     fp.pretrain(pictures, tmp_path / "other", **values)
     assert "raise accumulate or set grad_checkpointing=true" in capsys.readouterr().err
+
+
+def test_forecast__other_work_on_the_cores_is_said(
+    pictures: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    values = TINY | {"steps": 2, "batch_size": 16, "workers": 0, "device": "cpu"}
+    monkeypatch.setattr(forecast, "cores_taken", lambda: 1.5)
+    for threads, said in ((2, True), (1, False)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
+        fp.pretrain(pictures, tmp_path / str(threads), **values)
+        assert ("other work keeps 1.5 of" in capsys.readouterr().err) == said
+
+
+def test_cores__what_others_keep_busy_is_seen() -> None:
+    spin = [sys.executable, "-c", "print('spins', flush=True)\nwhile True: pass"]
+    others = [subprocess.Popen(spin, stdout=subprocess.PIPE) for _ in range(usable_cores())]
+    try:
+        for one in others:
+            assert one.stdout is not None
+            one.stdout.readline()
+        assert cores_taken(0.5) > 0.5 * usable_cores()
+    finally:
+        for one in others:
+            one.kill()
+            one.communicate()
 
 
 def test_forecast__in_words() -> None:

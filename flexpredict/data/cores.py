@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,28 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cores_taken(during: float = 0.2) -> float:
+    """How many of them others keep busy, while this process waits; 0 where nobody can tell."""
+    try:
+        before = _idle_seconds()
+        time.sleep(during)
+        idle = [now - then for then, now in zip(before, _idle_seconds(), strict=True)]
+    except (OSError, ValueError, AttributeError):
+        return 0.0
+    return sum(max(0.0, 1 - one / during) for one in idle)
+
+
+def _idle_seconds() -> list[float]:
+    """Of each usable core, since the machine was started."""
+    ticks, found = os.sysconf("SC_CLK_TCK"), []
+    names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *numbers = line.split()
+        if name in names:
+            found.append((int(numbers[3]) + int(numbers[4])) / ticks)  # idle, and waiting for disks
+    return found
 
 
 def free_memory() -> int:

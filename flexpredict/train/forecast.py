@@ -4,7 +4,7 @@ import torch
 
 from flexpredict import build
 from flexpredict.config import Settings
-from flexpredict.data.cores import free_memory
+from flexpredict.data.cores import cores_taken, free_memory, usable_cores
 from flexpredict.engine import estimate
 from flexpredict.engine.distributed import Ranks
 from flexpredict.model.masking import MaskSampler
@@ -41,6 +41,14 @@ def forecast(
         lines.append(
             f"warning: that is more than the {size_in_words(room)} that are free: lower "
             f"batch_size, raise accumulate or set grad_checkpointing=true if memory runs out"
+        )
+    threads = torch.get_num_threads()
+    alone = device.type == "cpu" and ranks.world == 1 and threads > 1
+    if alone and (taken := cores_taken()) > usable_cores() / 3:
+        lines.append(
+            f"warning: other work keeps {taken:.1f} of {usable_cores()} cores busy, and {threads} "
+            f"threads that wait for each other can be many times slower than one: stop it, or set "
+            f"OMP_NUM_THREADS=1"
         )
     return lines
 

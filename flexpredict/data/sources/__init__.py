@@ -60,10 +60,10 @@ def open_source(
             f"split {split!r} was given without a layout: name the layout too, "
             f"or the folder of the split, or FILE.npz:{split}"
         )
-    if spec is None:
-        raise ValueError("no data was given: name a folder of images, a packed .npz file or scenes")
     if isinstance(spec, np.ndarray):
         return MemorySource(spec)
+    if spec is None or spec == "":
+        raise ValueError("no data was given: name a folder of images, a packed .npz file or scenes")
     if isinstance(spec, str | Path):
         if (name := str(spec).partition(":")[0]) in SCENE_SETS:
             return scene_images(
@@ -81,4 +81,6 @@ def open_source(
         if (shards := shard_paths(str(spec))) is not None:
             return ShardSource(shards)
         return FolderSource(folder)
+    if not hasattr(spec, "read"):
+        raise ValueError(f"data is {spec!r:.80}: expected a path, a name, an array or a source")
     return spec
