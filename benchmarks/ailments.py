@@ -36,13 +36,12 @@ from flexpredict.data.sources import MemorySource, open_source
 from flexpredict.health import diagnosis, reference
 from flexpredict.health.diagnosis import (
     GAUGED,
-    METRICS,
     RULES,
     diagnose,
     holds,
     measure,
-    read_metrics,
 )
+from flexpredict.run_folder import METRICS, read_metrics
 
 FITTED = range(5)  # seeds; the others are for the test
 DOCS = Path(__file__).parents[1] / "docs" / "health.md"

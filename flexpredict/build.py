@@ -23,6 +23,7 @@ from flexpredict.model.vit import Encoder, create_encoder, is_sincos, shape_of
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.lowres import whole_cells
 from flexpredict.objective.mae import Mae
+from flexpredict.run_folder import CONFIG
 
 _CHUNKS = 64  # whose masks are drawn to learn their lengths, where these vary
 _LOOKED_AT = 64  # images whose masks are drawn to see whether they hold what is asked for
@@ -140,9 +141,9 @@ def start_from(objective: IJepa | Mae, settings: Settings, run: Path) -> str:
 
 def _trained_as(settings: Settings, run: Path) -> str:
     """How a run's predictor was trained, where it is to go on otherwise."""
-    if not (run / "config.yaml").is_file():
+    if not (run / CONFIG).is_file():
         return ""
-    before = read_settings(run / "config.yaml")
+    before = read_settings(run / CONFIG)
     if before.stochastic and settings.stochastic and before.form != settings.form:
         raise ValueError(
             f"the predictor of init={run} was trained with form={before.form}, not "

@@ -6,7 +6,7 @@ a few settings more: `paper/ablation-vit-b16@table7-context`.
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -235,13 +235,18 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
 
 def read_settings(path: Path) -> Settings:
     """The settings of a run, from its config.yaml."""
-    try:
-        values = _read_yaml(path.read_text(), str(path))
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not readable as text: it must be UTF-8") from None
+    values = _read_yaml(read_text(path), str(path))
     if not values:
         raise ValueError(f"{path} is empty: expected the settings of a run")
     return settings_from(values, origin=str(path))
+
+
+def read_text(path: Path) -> str:
+    """Of a file that a person wrote."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not readable as text: it must be UTF-8") from None
 
 
 def recipe_names() -> list[str]:
@@ -259,7 +264,7 @@ def recipe_text(name: str) -> str:
         path = Path(name)
         if not path.is_file():
             raise ValueError(f"recipe {name}: no such file")
-        return path.read_text()
+        return read_text(path)
     if name not in (known := recipe_names()):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {near[0]}?" if near else f": choose one of {', '.join(known)}"
@@ -269,21 +274,39 @@ def recipe_text(name: str) -> str:
 
 def recipe_variants(name: str) -> dict[str, dict[str, Any]]:
     """What each variant of a recipe sets."""
-    return _read_yaml(recipe_text(name), name).get("variants") or {}
+    return _parts_of(name)[1]
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """The values of `recipe` or `recipe@variant`, those of its base included."""
+def read_recipe(name: str, above: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of `recipe` or `recipe@variant`, those of its base included.
+
+    above: the recipes that this one is a base of.
+    """
     name, _, variant = name.partition("@")
-    values = _read_yaml(recipe_text(name), f"recipe {name}")
-    base, variants = values.pop("base", None), values.pop("variants", None) or {}
-    merged = _merge(read_recipe(base) if base else {}, values)
+    if name in above:
+        raise ValueError(f"recipe {name} is a base of itself: {' → '.join((*above, name))}")
+    values, variants = _parts_of(name)
+    base = values.pop("base", None)
+    merged = _merge(read_recipe(base, (*above, name)) if base else {}, values)
     if variant:
         if variant not in variants:
             known = ", ".join(variants) or "none"
             raise ValueError(f"recipe {name} has no variant {variant!r}: it has {known}")
         merged = _merge(merged, variants[variant])
     return merged
+
+
+def _parts_of(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The values of a recipe as it is written, its base among them, and its variants."""
+    values = _read_yaml(recipe_text(name), f"recipe {name}")
+    if not isinstance(base := values.get("base"), str | None):
+        raise ValueError(f"recipe {name}: base is {base!r}, expected the name of a recipe")
+    variants = values.pop("variants", None) or {}
+    if not (isinstance(variants, dict) and all(isinstance(x, dict) for x in variants.values())):
+        raise ValueError(
+            f"recipe {name}: expected variants as lines of `name: {{setting: value, …}}`"
+        )
+    return values, {str(variant): settings for variant, settings in variants.items()}
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,7 +343,7 @@ def _check_names(values: Iterable[str], origin: str) -> None:
 
 def _typed(key: str, value: Any) -> Any:
     """What a person means: YAML reads 1e-3 as a string and a folder called 2024 as a number."""
-    if key in ("data", "model", "init"):
+    if key in ("data", "model", "init", "probe_data"):
         return None if value is None else str(value)
     if isinstance(value, str):
         try:

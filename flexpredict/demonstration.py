@@ -9,10 +9,10 @@ from pathlib import Path
 from flexpredict.build import build_encoder, image_size
 from flexpredict.config import Settings, settings_from
 from flexpredict.data.sources import open_source
-from flexpredict.engine.checkpoint import write_text
 from flexpredict.engine.distributed import pick_device
 from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
+from flexpredict.files import write_text
 from flexpredict.model.pixels import PixelMeans
 from flexpredict.report.demo_page import write_demo_page
 from flexpredict.train.monitor import Tally

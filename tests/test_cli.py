@@ -73,7 +73,7 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
         "holds something other than a demo": ["demo", "--out", str(full)],
         "exists already": [*features, str(full / "old.npz")],
         "is no run": [*features, str(tmp_path / "f.npz")],
-        "written as an .npz": [*features, "f.csv"],
+        "written to a .npz file": [*features, "f.csv"],
         "there is no folder": [*features, "no/f.npz"],
         "thesis.tex/study cannot be read or written: Not a directory": [
             "study",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import miniatures
@@ -17,9 +18,12 @@ from conftest import Command
 from PIL import Image
 
 import flexpredict as fp
-from flexpredict.engine.checkpoint import write_text
+from flexpredict.api.evaluation import _open
 from flexpredict.engine.encoders import save_encoder
+from flexpredict.evaluate import tuned
+from flexpredict.evaluate.finetune_settings import PRESETS
 from flexpredict.evaluate.tasks import TASKS
+from flexpredict.files import write_text
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +146,8 @@ def test_video__broken_inputs_get_one_sentence(run: Path, tmp_path: Path, comman
 
     assert "48×32: expected 96×64" in refused("b", smaller)
     assert "no frames of cow" in refused("c", lambda _: None, "--only=cow")
+    masks = tmp_path / "d" / "DAVIS" / "Annotations" / "480p"
+    assert "is not empty" in refused("d", lambda _: None, f"--out={masks}")
     assert "needs its data" in command("video", run)[2]
 
 
@@ -299,6 +305,8 @@ def test_finetune__from_the_shell(run: Path, tmp_path: Path, command: Command) -
         ("--set=pooling=max", "pooling='max' does not fit"),
         ("--set=lr=high", "lr='high' does not fit"),
         ("--set=seed=3", "seed is no setting"),
+        ("--set=crop_scale=[0.9, 0.1]", "crop_scale=[0.9, 0.1] does not fit"),
+        ("--set=betas=[1, 1]", "both have to be below 1"),
     ):
         code, out, err = command(*arguments, wrong)
         assert (code, out) == (2, "")
@@ -330,6 +338,22 @@ def test_finetune__a_killed_one_goes_on(run: Path, tmp_path: Path, command: Comm
     assert code == 0, err
     assert json.loads(parts)["result"] == json.loads(whole)["result"]
     assert not unfinished.exists()
+
+
+def test_finetune__another_task_begins_anew(run: Path) -> None:
+    """Tasks of one set of images share images and rows, not what is under way."""
+    quick = {"epochs": 2, "batch_size": 64, "warmup_epochs": 0}
+    tasks = ("scenes-dist", "scenes-class", "scenes-count")
+    subjects = [_open(run, "2/class", task=task, device="cpu") for task in tasks]
+    rows = np.arange(8)
+    settings = replace(PRESETS["small"], **quick)  # type: ignore[arg-type]
+    names = {tuned._name(subject, task, settings, rows) for subject, task in subjects}
+    assert len(names) == 3
+    assert None not in names
+    subject, task = subjects[0]
+    assert tuned._name(subject, task, settings, rows) in names
+    assert tuned._name(subject, task, replace(settings, seed=1), rows) not in names
+    assert tuned._name(subject, task, settings, rows + 1) not in names
 
 
 def test_cache__other_weights_are_computed_anew(

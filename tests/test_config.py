@@ -88,6 +88,26 @@ def test_recipes__own_file_with_a_base(tmp_path: Path) -> None:
         config.settings_from({}, recipe=str(path))
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"base: 3", "base is 3, expected the name of a recipe"),
+        (b"base: {path}", "is a base of itself"),
+        (b"variants: [1, 2]", "expected variants as lines of"),
+        (b"variants: {x: 3}", "expected variants as lines of"),
+        (b"model: \xff\xfe", "must be UTF-8"),
+    ],
+)
+def test_recipes__that_are_none_get_one_sentence(
+    content: bytes, sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_bytes(content.replace(b"{path}", str(path).encode()))
+    with pytest.raises(ValueError, match=sentence) as caught:
+        config.read_recipe(str(path))
+    assert "own.yaml" in str(caught.value)
+
+
 def test_overrides__values_are_yaml() -> None:
     values = config.parse_overrides(["lr=1e-3", "image_size=[96,64]", "tied=false", "steps=null"])
     settings = config.settings_from(values)

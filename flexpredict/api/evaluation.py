@@ -24,9 +24,10 @@ from flexpredict.evaluate.subject import Subject
 from flexpredict.evaluate.tasks import VIDEO_TASKS, Labelled, open_task
 from flexpredict.evaluate.tuned import evaluate_finetune
 from flexpredict.evaluate.video import Following, evaluate_videos
+from flexpredict.files import check_empty
 from flexpredict.model.pixels import PixelMeans
 from flexpredict.model.vit import Encoder, Resize, Size
-from flexpredict.train.loop import CONFIG
+from flexpredict.run_folder import CONFIG, EVALUATIONS
 from flexpredict.train.monitor import Tally
 
 Encoders = Literal["target", "context", "untrained", "pixels"]
@@ -73,8 +74,8 @@ class On(TypedDict, total=False):
     """What an encoder is evaluated on, the same for all evaluations.
 
     task: a named one, with its `data`; or any labelled images, as `data` or `train` and `test`.
-    encoder: target, context, untrained for the run's first weights, or pixels for the mean colours
-        of its patches.
+    encoder: target, context, untrained for weights as drawn from the run's seed, or pixels for the
+        mean colours of its patches.
     image_size: other than the encoder's own; positions are then made by `resize`.
     """
 
@@ -204,7 +205,7 @@ def finetune(
         labels=labels,
         draws=draws,
         seed=seed,
-        unfinished=folder_of(run) / results.FOLDER / "unfinished",
+        unfinished=folder_of(run) / EVALUATIONS / "unfinished",
     )
     return _keep(run, found)
 
@@ -243,6 +244,8 @@ def video(
     """Label propagation through videos; masks and overlays go to the folder that is returned."""
     if task not in VIDEO_TASKS:
         raise ValueError(f"task {task!r} is no video task: choose one of {', '.join(VIDEO_TASKS)}")
+    if out is not None:
+        check_empty(Path(out))
     model = _encoder(run, encoder, device)
     if task == "scenes-video":
         data = scene_video_folder(progress=Tally("videos"))
@@ -258,7 +261,7 @@ def video(
     )
 
     def masks(found: Evaluation) -> Path:
-        return Path(out) if out else folder_of(run) / results.FOLDER / f"{found.name}-masks"
+        return Path(out) if out else folder_of(run) / EVALUATIONS / f"{found.name}-masks"
 
     found = evaluate_videos(
         model,

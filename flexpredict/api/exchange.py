@@ -47,8 +47,8 @@ def import_weights(
         from flexpredict.interop.baselines import import_baseline
 
         return import_baseline(Path(source), Path(out), pool, encoder)
+    from flexpredict.files import check_empty
     from flexpredict.interop.files import read_foreign
-    from flexpredict.interop.folders import check_empty
     from flexpredict.interop.importing import convert, write_run
 
     check_empty(Path(out))

@@ -14,11 +14,12 @@ from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.online import OnlineProbe
-from flexpredict.health.diagnosis import Diagnosis, diagnose, read_metrics
+from flexpredict.health.diagnosis import Diagnosis, diagnose
 from flexpredict.health.reference import Reading, readings
 from flexpredict.model.vit import Encoder
+from flexpredict.run_folder import CONFIG, read_metrics
 from flexpredict.train import loop
-from flexpredict.train.loop import CONFIG, Result
+from flexpredict.train.loop import Result
 from flexpredict.train.monitor import Tally
 from flexpredict.train.track import check_track
 

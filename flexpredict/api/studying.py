@@ -13,7 +13,7 @@ from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
 from flexpredict.evaluate.boxes import open_boxes
 from flexpredict.evaluate.tasks import open_task
-from flexpredict.health.diagnosis import read_metrics
+from flexpredict.run_folder import read_metrics
 from flexpredict.train.monitor import Tally
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def _check(study: "Study", todo: "Sequence[Trial]") -> None:
             continue
         opened.add(where)
         if measure.method == "boxes":
+            if data is None:
+                raise ValueError("boxes need their images: say where they are with data")
             open_boxes(str(data))
         else:
             open_task(
@@ -99,8 +101,8 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
     for measure in order["measures"]:
         try:
             found.append(_measured(run, measure, device, known))
-        except (ValueError, RuntimeError, OSError) as error:  # others may have asked for the rest
-            found.append({"error": str(error)})
+        except Exception as error:  # others may have asked for the rest, and the run is made
+            found.append({"error": str(error) or type(error).__name__})
     last = read_metrics(run)[-1]
     return {
         "measures": found,

@@ -1,6 +1,5 @@
 """Commands on data: data inspect, data index, data shard."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flexpredict.cli.shared import Json, app, print_json
+from flexpredict.cli.shared import Json, app, check_new_file, print_json
 from flexpredict.data.inspect import Inspection, contact_sheet, inspect, write_sheet
 from flexpredict.data.shard import PER_SHARD, shard
 from flexpredict.data.sources import Source, open_source
@@ -54,7 +53,7 @@ def inspect_command(
     Example: `flexpredict data inspect photos/ --sheet sheet.png`
     """
     if sheet is not None:
-        _check_sheet(sheet)
+        check_new_file("--sheet", sheet, ".png", "the contact sheet is")
     source = _open(spec, layout, split)
     found = inspect(source, channels=channels, workers=workers, progress=Tally("images"))
     if sheet is not None:
@@ -113,17 +112,6 @@ def shard_command(
 
 def _open(spec: str, layout: str | None, split: str | None) -> Source:
     return open_source(spec, layout=layout, split=split, progress=Tally("scenes"))
-
-
-def _check_sheet(sheet: Path) -> None:
-    if sheet.suffix.lower() != ".png":
-        raise ValueError(f"--sheet {sheet}: the contact sheet is written as a .png file")
-    if not sheet.parent.is_dir():
-        raise ValueError(f"--sheet {sheet}: there is no folder {sheet.parent}")
-    if sheet.exists():
-        raise ValueError(f"--sheet {sheet} exists already: choose another name, or remove it first")
-    if not os.access(sheet.parent, os.W_OK):
-        raise ValueError(f"--sheet {sheet}: the folder {sheet.parent} cannot be written")
 
 
 def _print_inspection(spec: str, found: Inspection) -> None:

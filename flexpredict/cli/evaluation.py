@@ -1,6 +1,5 @@
 """Commands that evaluate: features, probe, logistic, knn, finetune, boxes, shifts, video, table."""
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +10,8 @@ import typer
 import flexpredict
 from flexpredict import config
 from flexpredict.cli.printing import print_boxes, print_shifts, print_table, print_video, show
-from flexpredict.cli.shared import Device, Json, app, print_json
+from flexpredict.cli.shared import Device, Json, app, check_new_file, print_json
+from flexpredict.files import whole
 from flexpredict.report.table import paper_table, table_numbers
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
@@ -31,7 +31,7 @@ Seed = Annotated[int, typer.Option(help="Another seed, another draw.")]
 Which = Annotated[
     Literal["target", "context", "untrained", "pixels"],
     typer.Option(
-        help="Which of the run's encoders; untrained: with its first weights; pixels: none, but "
+        help="Which of the run's encoders; untrained: as its seed draws it; pixels: none, but "
         "the mean colours of its patches."
     ),
 ]
@@ -58,14 +58,7 @@ def features(
 
     Example: `flexpredict features run/ --data photos/ --out features.npz`
     """
-    if out.suffix != ".npz":
-        raise ValueError(f"--out {out}: features are written as an .npz file")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out {out}: there is no folder {out.parent}")
-    if out.exists():
-        raise ValueError(f"--out {out} exists already: choose another name, or remove it first")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(f"--out {out}: the folder {out.parent} cannot be written")
+    check_new_file("--out", out, ".npz", "features are")
     found = flexpredict.features(
         run,
         data,
@@ -78,9 +71,8 @@ def features(
     arrays = {"features": found.features, "names": np.array(found.names)}
     if found.labels is not None:
         arrays |= {"labels": found.labels, "classes": np.array(found.classes)}
-    temporary = out.with_name(f".{os.getpid()}-{out.name}")
-    np.savez(temporary, allow_pickle=False, **arrays)
-    temporary.replace(out)
+    with whole(out) as file:
+        np.savez(file, allow_pickle=False, **arrays)
     count, width = found.features.shape
     if as_json:
         print_json({"out": str(out), "images": count, "width": width, "encoder": encoder})

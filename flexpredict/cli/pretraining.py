@@ -11,7 +11,8 @@ from rich.table import Table
 import flexpredict
 from flexpredict import config
 from flexpredict.cli.shared import Device, Json, app, is_main, print_json
-from flexpredict.train.loop import CONFIG, summary
+from flexpredict.run_folder import CONFIG
+from flexpredict.train.loop import summary
 from flexpredict.train.monitor import say
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,3 +26,15 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
+
+
+def check_new_file(option: str, path: Path, suffix: str, what: str) -> None:
+    """Before any work: the file can be written, and nothing is in its place."""
+    if path.suffix.lower() != suffix:
+        raise ValueError(f"{option} {path}: {what} written to a {suffix} file")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+    if path.exists():
+        raise ValueError(f"{option} {path} exists already: choose another name, or remove it first")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{option} {path}: the folder {path.parent} cannot be written")

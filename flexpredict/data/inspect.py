@@ -26,6 +26,7 @@ from flexpredict.data.cores import processes_to_start
 from flexpredict.data.decode import BadImage, decode
 from flexpredict.data.sources import Progress, Source
 from flexpredict.data.sources.base import Pixels
+from flexpredict.files import whole
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -228,9 +229,8 @@ def contact_sheet(source: Source, *, channels: int = 3) -> Image.Image:
 
 
 def write_sheet(sheet: Image.Image, path: Path) -> None:
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
-    sheet.save(temporary, format="PNG")
-    temporary.replace(path)
+    with whole(path) as file:
+        sheet.save(file, format="PNG")
 
 
 def _thumbnail(pixels: Pixels) -> Image.Image:

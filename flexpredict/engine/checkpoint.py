@@ -13,6 +13,7 @@ Everything is written under a temporary name and then renamed; nothing is ever u
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from flexpredict.files import whole, write_text
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
@@ -111,21 +114,18 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def write_weights(
     path: Path, weights: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    _write_tensors(weights, temporary, metadata)
-    temporary.replace(path)
-
-
-def write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    with whole(path) as file:
+        _write_tensors(weights, file, metadata)
 
 
 def _write_tensors(
     state: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None
 ) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    places = Counter(tensor.data_ptr() for tensor in tensors.values())
+    for name, tensor in tensors.items():  # one weight under two names: safetensors wants two
+        if places[tensor.data_ptr()] > 1:
+            tensors[name] = tensor.clone()
     save_file(tensors, path, dict(metadata) if metadata else None)
     path.chmod(0o644)  # safetensors leaves files that nobody else may read
 

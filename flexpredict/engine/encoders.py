@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from flexpredict.engine import checkpoint
+from flexpredict.files import write_text
 from flexpredict.model.vit import Encoder, is_sincos
 
 WEIGHTS, DESCRIPTION = "encoder.safetensors", "encoder.json"
@@ -18,7 +19,7 @@ Which = Literal["target", "context"]
 def describe_encoder(run: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:
     """Writes what is needed to make the encoder again."""
     text = json.dumps({"architecture": encoder.architecture, **about}, indent=2)
-    checkpoint.write_text(run / DESCRIPTION, text + "\n")
+    write_text(run / DESCRIPTION, text + "\n")
 
 
 def save_encoder(run: Path, encoder: Encoder, about: Mapping[str, Any]) -> None:

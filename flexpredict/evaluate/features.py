@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -16,11 +15,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from flexpredict.data.cores import usable_cores
 from flexpredict.data.sources import MemorySource, Progress, Source
-from flexpredict.data.sources.scenes import cache_folder
 from flexpredict.data.transforms import Transform, read_images
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.engine.precision import autocast_frozen, compute_dtype
 from flexpredict.evaluate import kept
+from flexpredict.files import cache_folder, write_text
 from flexpredict.model.vit import Encoder, Resize, Size
 
 Rows = NDArray[np.int64]
@@ -134,9 +133,7 @@ def content_digest(source: Source) -> str:
     if memo is not None:
         with suppress(OSError):  # it only saves time
             memo.parent.mkdir(parents=True, exist_ok=True)
-            temporary = memo.with_name(f".{os.getpid()}-{memo.name}")
-            temporary.write_text(digest.hexdigest())
-            temporary.replace(memo)
+            write_text(memo, digest.hexdigest())
     return digest.hexdigest()
 
 

@@ -64,6 +64,12 @@ class FinetuneSettings:
                 f"warmup_epochs={self.warmup_epochs:g} does not fit into epochs={self.epochs}: "
                 f"train for longer than the warm-up"
             )
+        if self.crop_scale and not 0 < self.crop_scale[0] <= self.crop_scale[1]:
+            raise ValueError(
+                f"crop_scale={list(self.crop_scale)} does not fit: shares of an image, as [0.08, 1]"
+            )
+        if max(self.betas) == 1:
+            raise ValueError(f"betas={list(self.betas)} does not fit: both have to be below 1")
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"batch_size={self.batch_size} does not divide into accumulate={self.accumulate} "

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flexpredict.data.sources.scenes import cache_folder
+from flexpredict.files import cache_folder, whole
 
 VARIABLE = "FLEXPREDICT_CACHE_GIB"
 _USUAL = 20.0
@@ -38,14 +38,11 @@ def write(name: str, features: NDArray[np.float32]) -> None:
     if not _limit():
         return
     path = _folder() / f"{name}.npy"
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(temporary, features)
-        temporary.replace(path)
+        with whole(path) as file:
+            np.save(file, features)
     except OSError as error:  # as on a full disk: the features are there all the same
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         warnings.warn(
             f"{path.parent} takes no more features, so that they will be computed again: {error}",
             stacklevel=2,

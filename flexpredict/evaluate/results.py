@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flexpredict.engine.checkpoint import write_text
+from flexpredict.files import write_text
+from flexpredict.run_folder import EVALUATIONS
 from flexpredict.version import VERSION
-
-FOLDER = "evaluations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class Evaluation:
     """The result of one protocol on one encoder."""
 
     task: str
-    method: str  # probe, logistic, knn, finetune, boxes, video
+    method: str  # probe, logistic, knn, finetune, boxes, shifts, video
     protocol: str
     result: dict[str, Any]  # accuracies, J, F and IoU in percent
     encoder: str  # target, context, untrained or pixels
@@ -57,25 +56,11 @@ def options(**given: Any) -> dict[str, Any]:
 
 def write(run: Path, evaluation: Evaluation) -> Path:
     """Keeps it in the run's folder; the same evaluation done again takes the place of the old."""
-    folder = run / FOLDER
+    folder = run / EVALUATIONS
     folder.mkdir(exist_ok=True)
     path = folder / f"{evaluation.name}.json"
     write_text(path, json.dumps(asdict(evaluation), indent=2, allow_nan=False) + "\n")
     return path
-
-
-def read_all(run: Path) -> list[dict[str, Any]]:
-    """Everything that was found about a run."""
-    found = []
-    for path in sorted((run / FOLDER).glob("*.json")):
-        try:
-            one = json.loads(path.read_text())
-        except ValueError:
-            one = None
-        if not (isinstance(one, dict) and isinstance(one.get("result"), dict)):
-            raise ValueError(f"{path} is no evaluation: evaluate again, or remove it")
-        found.append(one)
-    return found
 
 
 def spread(values: list[float]) -> dict[str, Any]:

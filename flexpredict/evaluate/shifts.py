@@ -49,6 +49,7 @@ def shift_probe(
     changes, about 0 where the features might as well be another image's.
     """
     size = size_for(subject.encoder, subject.image_size)
+    distances = list(dict.fromkeys(distances))
     if (far := max(distances)) >= min(size):
         raise ValueError(
             f"images of {size[0]}x{size[1]} cannot be moved by {far} pixels: ask for less with "

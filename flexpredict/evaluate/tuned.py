@@ -88,8 +88,11 @@ def _name(subject: Subject, task: Labelled, settings: FinetuneSettings, rows: Ro
     stamps = task.train.stamp(), task.test.stamp()
     if None in stamps:
         return None
-    parts = [encoder_digest(subject.encoder), *stamps, asdict(settings), VERSION]
-    digest = hashlib.sha256(json.dumps(parts, default=str).encode() + rows.tobytes())
+    about = [task.name, task.train.classes, task.test.classes, asdict(settings), VERSION]
+    parts = [encoder_digest(subject.encoder), *stamps, *about]
+    digest = hashlib.sha256(json.dumps(parts, default=str).encode())
+    for numbers in (rows, task.train.labels, task.test.labels):
+        digest.update(np.asarray(numbers).tobytes())
     return digest.hexdigest()[:16]
 
 

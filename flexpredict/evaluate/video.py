@@ -21,6 +21,7 @@ from flexpredict.engine.precision import autocast_frozen
 from flexpredict.evaluate.metrics import sequence_measures, statistics
 from flexpredict.evaluate.propagate import Grid, propagate, to_grid, to_pixels
 from flexpredict.evaluate.results import Evaluation
+from flexpredict.files import whole
 from flexpredict.model.vit import IMAGENET_STD, Encoder, Resize
 
 _MULTIPLE = 64  # the longer side is cut down to a multiple of this (DINO)
@@ -169,10 +170,10 @@ def evaluate_videos(
             done += 1
             if progress is not None:
                 progress(done, total)
+        measured = measure(video, masks)
         if folder is not None:  # video by video: all of them together may be large
             write_masks(folder, video, masks)
             write_overlay(folder / f"{video.name}.gif", video, masks)
-        measured = measure(video, masks)
         if measured is not None:
             objects += measured
             scored += 1
@@ -219,6 +220,7 @@ def write_overlay(path: Path, video: Video, masks: Sequence[NDArray[np.uint8]]) 
         height = max(1, round(picture.height * min(1, _GIF_WIDTH / picture.width)))
         picture = picture.resize((min(picture.width, _GIF_WIDTH), height))
         pictures.append(picture.quantize(128))
-    pictures[0].save(
-        path, save_all=True, append_images=pictures[1:], duration=_GIF_MS, loop=0, optimize=True
-    )
+    with whole(path) as file:
+        pictures[0].save(
+            file, save_all=True, append_images=pictures[1:], duration=_GIF_MS, loop=0, optimize=True
+        )

@@ -6,20 +6,16 @@ they are right. The thresholds were fitted on runs that were made to fail (bench
 """
 
 import functools
-import json
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from flexpredict.config import Settings
 
-METRICS = "metrics.jsonl"
 GAUGED = "rankme_target"  # a line that has it has all gauges
 _FEWEST = 5  # gauged lines on which a verdict is given
 _RECENT = 3  # gauged lines whose median is what a gauge says now
@@ -229,16 +225,6 @@ def thresholds() -> Mapping[str, float]:
     """By the name of what they are compared with."""
     text = (resources.files("flexpredict.health") / "thresholds.yaml").read_text()
     return dict(yaml.safe_load(text))
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, but for one that was cut off in the middle of a write."""
-    path, lines = run / METRICS, []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
-        with suppress(ValueError):
-            if isinstance(found := json.loads(line), dict):
-                lines.append(found)
-    return lines
 
 
 def series(lines: Sequence[Line], name: str) -> list[float]:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import DESCRIPTION, WEIGHTS, Which
+from flexpredict.files import check_empty, fresh_folder, write_text
 from flexpredict.interop.account import Account
 from flexpredict.interop.extras import need, timm_here
 from flexpredict.interop.files import SINGLE, digest_of, read_config
-from flexpredict.interop.folders import check_empty, fresh_folder
 from flexpredict.interop.shapes import statistics_of
 from flexpredict.model.vit import Encoder, Resize
 
@@ -228,7 +228,7 @@ def import_baseline(source: Path, out: Path, pool: Pool, which: Which | None = N
     weights = model.model.state_dict()
     with fresh_folder(out) as folder:
         checkpoint.write_weights(folder / WEIGHTS, weights)
-        checkpoint.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n")
+        write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n")
     return Account(
         keys={"model": len(weights)},
         used={"model": []},

@@ -8,6 +8,7 @@ from typing import Any
 from flexpredict.config import Settings, read_settings
 from flexpredict.engine.encoders import DESCRIPTION
 from flexpredict.model.vit import Encoder
+from flexpredict.run_folder import CONFIG, read_evaluations, read_metrics
 from flexpredict.version import VERSION
 
 _POINTS = 9  # of the curve
@@ -38,7 +39,7 @@ def card(
 ) -> str:
     """Markdown with the header that hubs read; name: of the exported folder."""
     described = json.loads((run / DESCRIPTION).read_text())
-    config = run / "config.yaml"
+    config = run / CONFIG
     settings = read_settings(config) if config.is_file() else None
     height, width = (side * encoder.patch_size for side in encoder.grid)
     shape = encoder.architecture
@@ -89,9 +90,7 @@ def _recipe(settings: Settings | None, *, imported: bool) -> list[str]:
 
 
 def _curve(run: Path) -> list[str]:
-    path = run / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    if not lines:
+    if not (lines := read_metrics(run)):
         return []
     last = len(lines) - 1
     places = sorted({round(last * place / (_POINTS - 1)) for place in range(_POINTS)})
@@ -101,8 +100,7 @@ def _curve(run: Path) -> list[str]:
 
 
 def _evaluations(run: Path) -> list[str]:
-    found = [json.loads(path.read_text()) for path in sorted((run / "evaluations").glob("*.json"))]
-    if not found:
+    if not (found := read_evaluations(run)):
         return ["## Evaluations\n", "None yet.\n"]
     rows = [
         [

@@ -9,9 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from flexpredict import run_folder
 from flexpredict.config import read_settings
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import WEIGHTS, Which, load_encoder
+from flexpredict.files import fresh_folder, write_text
 from flexpredict.interop.card import card
 from flexpredict.interop.extras import need, timm_here
 from flexpredict.interop.files import (
@@ -23,7 +25,6 @@ from flexpredict.interop.files import (
     TORCH_FILE,
     read_foreign,
 )
-from flexpredict.interop.folders import fresh_folder
 from flexpredict.interop.graph import Output, run_graph, write_graph
 from flexpredict.interop.names import to_hugging_face
 from flexpredict.model.blocks import NORM_EPS
@@ -87,7 +88,7 @@ def export(
                 )
             checked = f"Largest difference to FlexPredict: {difference:.3g} {where}."
         text = card(run, out.resolve().name, encoder, which, to, licence, checked)
-        checkpoint.write_text(folder / "README.md", text)
+        write_text(folder / "README.md", text)
     files = sorted(path.name for path in out.iterdir())
     return Exported(out, files, difference, TOLERANCES[to], checked)
 
@@ -247,7 +248,7 @@ def _whole(run: Path) -> dict[str, Any] | None:
     if newest is None:
         return None
     state = json.loads((newest / checkpoint.STATE).read_text())
-    settings = read_settings(run / "config.yaml")
+    settings = read_settings(run / run_folder.CONFIG)
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in checkpoint.read_weights(newest / checkpoint.MODEL).items():
         part, _, rest = name.partition(".")
@@ -257,7 +258,7 @@ def _whole(run: Path) -> dict[str, Any] | None:
         "settings": settings.model_dump(mode="json"),
         "state": state if goes_on else {},
         "finished": (run / WEIGHTS).is_file(),
-        "metrics": _text(run / "metrics.jsonl"),
+        "metrics": _text(run / run_folder.METRICS),
         "version": VERSION,
     }
     slots = checkpoint.read_weights(newest / checkpoint.OPTIMIZER)  # by name: <parameter>.<slot>
@@ -296,4 +297,4 @@ def _preprocessing(encoder: Encoder) -> dict[str, Any]:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    checkpoint.write_text(path, json.dumps(value, indent=2) + "\n")
+    write_text(path, json.dumps(value, indent=2) + "\n")

@@ -160,7 +160,7 @@ def _read(path: Path) -> Any:
             f"{path} asks for {refused[1]}, which is code and not data, so it was not opened: "
             f"expected tensors, numbers and text only"
         ) from None
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError):
+    except Exception:  # what is no pickle makes torch stumble in any way there is
         raise ValueError(
             f"{path} is cut off or damaged, or no weight file ({path.stat().st_size:,} bytes): "
             f"fetch it again"

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
+from flexpredict.files import check_empty, fresh_folder
 from flexpredict.interop.extras import need
-from flexpredict.interop.folders import check_empty, fresh_folder
 
 _FILES = ["*.json", "*.safetensors", "*.md", "*.onnx", "*.onnx.data", "*.pth.tar"]
 

@@ -14,9 +14,9 @@ from flexpredict.build import build_objective
 from flexpredict.config import Settings, recipe_names, settings_from
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import DESCRIPTION, WEIGHTS, Which
+from flexpredict.files import fresh_folder, write_text
 from flexpredict.interop.account import Account, take
 from flexpredict.interop.files import ENCODERS, OWN, Foreign, digest_of, steps_of
-from flexpredict.interop.folders import fresh_folder
 from flexpredict.interop.names import Names, names_of
 from flexpredict.interop.shapes import Shape, grid_of, statistics_of
 from flexpredict.model.positions import sincos_positions
@@ -28,6 +28,7 @@ from flexpredict.model.vit import (
     interpolate_positions,
     is_sincos,
 )
+from flexpredict.run_folder import CONFIG, METRICS
 
 Method = Literal["stop", "ijepa"]
 _TABLES = {"predictor": "predictor_pos_embed"}  # else pos_embed
@@ -109,7 +110,7 @@ def _write(imported: Imported, out: Path, source: Path) -> None:
     about: dict[str, Any] = {"encoder": imported.which}
     settings = imported.settings
     if settings is not None:
-        checkpoint.write_text(out / "config.yaml", settings.to_yaml())
+        write_text(out / CONFIG, settings.to_yaml())
         weights, known = {}, set()
         for part, values in imported.weights.items():
             for name, value in values.items():
@@ -121,13 +122,13 @@ def _write(imported: Imported, out: Path, source: Path) -> None:
         about |= {"settings": settings.digest(), "seed": settings.seed}
     about |= {"imported": {"sha256": digest_of(source), **imported.about}}
     if imported.metrics:
-        checkpoint.write_text(out / "metrics.jsonl", imported.metrics)
+        write_text(out / METRICS, imported.metrics)
     part = ENCODERS[imported.which]
     chosen = imported.weights.get(part) or imported.weights["encoder"]
     if not imported.state or imported.about["finished"]:  # else the run still has to go on
         checkpoint.write_weights(out / WEIGHTS, chosen)
     described = {"architecture": imported.architecture, **about}
-    checkpoint.write_text(out / DESCRIPTION, json.dumps(described, indent=2) + "\n")
+    write_text(out / DESCRIPTION, json.dumps(described, indent=2) + "\n")
 
 
 def _which(foreign: Foreign, asked: Which | None, account: Account) -> Which:

@@ -10,7 +10,7 @@ from flexpredict.build import build_sampler, image_size
 from flexpredict.config import Settings
 from flexpredict.data.sources import Source
 from flexpredict.data.transforms import Transform, read_images
-from flexpredict.engine.checkpoint import write_text
+from flexpredict.files import write_text
 from flexpredict.report.analysis.masks import coverage
 from flexpredict.report.figures.curves import bars, curves
 from flexpredict.report.figures.masks import image_grid, mask_coverage, mask_examples

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexpredict.data.sources import Progress
-from flexpredict.engine.checkpoint import write_text
+from flexpredict.files import write_bytes, write_text
 from flexpredict.report.drawn import Drawn
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.report.images import Images
@@ -90,9 +90,7 @@ def write_figures(
         for kind in formats:
             path = out / f"{name}.{kind}"
             data = to_png(one.figure) if kind == "png" else to_svg(one.figure).encode()
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_bytes(data)
-            temporary.replace(path)
+            write_bytes(path, data)
             files.setdefault(name, []).append(path)
     return files
 

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from flexpredict.engine.checkpoint import write_text
+from flexpredict.files import write_text
 from flexpredict.report import evaluations
 from flexpredict.report.drawn import Drawn, styles_of
 from flexpredict.report.figures.curves import Band, curve, profile

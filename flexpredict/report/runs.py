@@ -11,14 +11,12 @@ from flexpredict.build import build_objective, image_size
 from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import WEIGHTS
-from flexpredict.evaluate.results import read_all
-from flexpredict.health.diagnosis import METRICS, read_metrics, steps_of
+from flexpredict.health.diagnosis import steps_of
 from flexpredict.model.masking import Grid
 from flexpredict.model.predictor import Predictor
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
-
-CONFIG = "config.yaml"
+from flexpredict.run_folder import CONFIG, METRICS, read_evaluations, read_metrics
 
 
 class NotDrawn(ValueError):
@@ -47,7 +45,7 @@ class Run:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        return read_all(self.path)
+        return read_evaluations(self.path)
 
     @cached_property
     def steps(self) -> int | None:
@@ -82,7 +80,7 @@ class Run:
 
     @cached_property
     def untrained(self) -> Predictor:
-        """The predictor with its first weights."""
+        """The predictor as drawn from the seed: not with the weights that `init` may have given."""
         return build_objective(self.settings).predictor.requires_grad_(False)
 
 

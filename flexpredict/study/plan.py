@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flexpredict.config import Settings, first_sentence, settings_from, yaml_fault
+from flexpredict.config import Settings, first_sentence, read_text, settings_from, yaml_fault
 
 Method = Literal["probe", "logistic", "knn", "finetune", "video", "boxes", "shifts", "learnt"]
 
@@ -87,7 +87,7 @@ def read_study(name: str) -> Study:
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise ValueError(f"study {name}: no such file")
-        text = Path(name).read_text()
+        text = read_text(Path(name))
     elif name in study_names():
         text = (resources.files("flexpredict") / "study" / "studies" / f"{name}.yaml").read_text()
     else:

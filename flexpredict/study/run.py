@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flexpredict.engine.checkpoint import write_text
 from flexpredict.engine.distributed import StopSignal
+from flexpredict.files import write_bytes, write_text
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.study.figure import figures
 from flexpredict.study.plan import Study, Trial
@@ -148,7 +148,7 @@ class _Book:
         write_text(self.out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
         for name, figure in figures(shown, study.baseline).items():
             write_text(self.out / f"{name}.svg", to_svg(figure))
-            (self.out / f"{name}.png").write_bytes(to_png(figure))
+            write_bytes(self.out / f"{name}.png", to_png(figure))
 
     def raise_failures(self) -> None:
         for name, sentence in self.failed.items():

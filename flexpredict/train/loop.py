@@ -23,10 +23,12 @@ from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim
 from flexpredict.engine.distributed import Ranks, StopSignal
 from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
+from flexpredict.files import write_text
 from flexpredict.health.gauges import projection_gauges
 from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
+from flexpredict.run_folder import CONFIG
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges
@@ -34,7 +36,6 @@ from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Tally, Time
 from flexpredict.train.step import step_of
 from flexpredict.train.track import Track, start_tracker
 
-CONFIG = "config.yaml"
 # A run may go on with other values of these; everything else makes it another run.
 _FREE = WITHOUT_EFFECT | {"epochs", "steps"}  # what a resumed run may change
 
@@ -139,7 +140,7 @@ def train(
     held, place = _hold(batches, settings, ranks, passes, kept, show)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
     if ranks.is_main:
-        checkpoint.write_text(run / CONFIG, settings.to_yaml())
+        write_text(run / CONFIG, settings.to_yaml())
         describe_encoder(run, objective.encoders["target"], about)
         (run / WEIGHTS).unlink(missing_ok=True)  # a longer run makes the finished one old
 

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from flexpredict.config import Settings
-from flexpredict.health.diagnosis import GAUGED, METRICS, diagnose, read_metrics
+from flexpredict.files import write_text
+from flexpredict.health.diagnosis import GAUGED, diagnose
+from flexpredict.run_folder import METRICS, read_metrics
 from flexpredict.train.track import Tracker
 
 try:
@@ -250,6 +252,4 @@ def _drop_lines_after(run: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [json.dumps(line) + "\n" for line in read_metrics(run) if line["step"] <= step]
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text("".join(kept))
-    temporary.replace(path)
+    write_text(path, "".join(kept))

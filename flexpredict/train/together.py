@@ -12,7 +12,7 @@ from pathlib import Path
 from flexpredict.config import Settings
 from flexpredict.data.cores import usable_cores
 from flexpredict.engine.distributed import StopSignal
-from flexpredict.health.diagnosis import METRICS
+from flexpredict.run_folder import METRICS
 from flexpredict.train.loop import Interrupted
 from flexpredict.train.monitor import Bars, note_of
 

@@ -233,7 +233,7 @@ Arguments = Callable[[Path], list[str | Path]]
     ("arguments", "reason"),
     [
         (lambda at: [at / "none"], "no such folder"),
-        (lambda at: [at, "--sheet", at / "sheet.jpg"], "is written as a .png file"),
+        (lambda at: [at, "--sheet", at / "sheet.jpg"], "is written to a .png file"),
         (lambda at: [at, "--sheet", at / "none" / "sheet.png"], "there is no folder"),
         (lambda at: [at, "--sheet", at / "a" / "1.png"], "exists already"),
         (lambda at: [at, "--split", "train"], "without a layout"),

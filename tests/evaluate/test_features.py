@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from flexpredict.data.sources import MemorySource, open_source
-from flexpredict.data.sources.scenes import cache_folder
 from flexpredict.data.transforms import Transform, read_images
 from flexpredict.evaluate.features import cached, extract
+from flexpredict.files import cache_folder
 from flexpredict.model.vit import Resize, create_encoder
 
 

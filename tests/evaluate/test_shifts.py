@@ -78,6 +78,11 @@ def test_shifts__what_changes_is_less_alike_the_farther_it_goes(
     assert list((run / "evaluations").glob("*-shifts-ridge*.json"))
 
 
+def test_shifts__a_distance_counts_once(run: Path, labelled: Path) -> None:
+    once = fp.shifts(run, data=labelled, distances=[2])
+    assert fp.shifts(run, data=labelled, distances=[2, 2]).result == once.result
+
+
 def test_shifts__too_far_is_one_sentence(run: Path, labelled: Path, command: Command) -> None:
     code, _, errors = command("shifts", run, "--data", labelled, "--distances", "40")
     assert code == 2

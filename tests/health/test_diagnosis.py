@@ -7,15 +7,14 @@ import pytest
 
 from flexpredict.config import Settings, settings_from
 from flexpredict.health.diagnosis import (
-    METRICS,
     RULES,
     diagnose,
     measure,
     progress_of,
-    read_metrics,
     steps_of,
     thresholds,
 )
+from flexpredict.run_folder import METRICS, read_metrics
 
 STEPS = 100
 SETTINGS = settings_from({"steps": STEPS})
@@ -173,5 +172,7 @@ def test_progress__of_a_run_in_epochs_ends_where_its_steps_end() -> None:
 
 
 def test_read_metrics__only_whole_lines_count(tmp_path: Path) -> None:
-    (tmp_path / METRICS).write_bytes(b'{"loss": 1}\n[1, 2]\n\xff\xfe\n{"loss": 2}\n{"lo')
-    assert read_metrics(tmp_path) == [{"loss": 1}, {"loss": 2}]
+    (tmp_path / METRICS).write_bytes(
+        b'{"step": 1, "loss": 1}\n[1, 2]\n{"step": 2}\n\xff\xfe\n{"step": 3, "loss": 2}\n{"st'
+    )
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 1}, {"step": 3, "loss": 2}]

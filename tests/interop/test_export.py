@@ -220,6 +220,16 @@ def test_export__card(run: Path, tmp_path: Path, command: Command) -> None:
     code, _, err = command("export", run, "--to", "torch", "--out", out)
     assert code == 2
     assert "not empty" in err
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    with (cut / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 21, "lo')  # killed in the middle of a line
+    assert command("export", cut, "--to", "torch", "--out", tmp_path / "of-cut")[0] == 0
+    (cut / "evaluations" / "odd.json").write_text('{"result": {}}')
+    code, _, err = command("export", cut, "--to", "torch", "--out", tmp_path / "of-odd")
+    assert code == 2
+    assert "odd.json is no evaluation" in err
+    assert "Traceback" not in err
 
 
 def test_export__that_differs_is_not_kept(

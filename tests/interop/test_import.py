@@ -249,6 +249,10 @@ def test_import__damaged_or_wrong(tmp_path: Path, command: Command) -> None:
         code, _, err = command("import", path, "--out", tmp_path / "run")
         assert code == 2
         assert "damaged" in err or "no weight file" in err
+    for text in (b"model: vit_base\n", b"# notes\nkey: [1, 2]\n", b"(lp0\n.", b"0" * 64):
+        path.write_bytes(text)
+        code, _, err = command("import", path, "--inspect")
+        assert (code, err.count("\n")) == (2, 1), text
     path.write_bytes(whole)
     code, _, err = command("import", path, "--out", tmp_path / "run", "--model", "vit_base")
     assert code == 2

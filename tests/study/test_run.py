@@ -119,6 +119,7 @@ def test_study__variants_that_would_share_a_folder_are_refused(study: Path, tmp_
         ({"measures": {"m": {"method": "knn", "options": {"dta": "x"}}}}, "did you mean data"),
         ({"measures": {"m": {"method": "knn", "options": {"data": "nowhere"}}}}, "nowhere"),
         ({"measures": {"m": {"method": "boxes", "options": {"data": "nowhere"}}}}, "nowhere"),
+        ({"measures": {"m": {"method": "boxes"}}}, "boxes need their images"),
         ({"measures": {"m": {"method": "learnt", "options": {"layers": 2}}}}, "has no option"),
         ({"varints": {}}, "there is no 'varints'"),
     ],
@@ -222,6 +223,16 @@ def test_study__a_key_that_is_not_measured_is_named(study: Path, tmp_path: Path)
     study.write_text(yaml.safe_dump(STUDY | {"measures": {"count": measure}}))
     with pytest.raises(RuntimeError, match="knn gives no 'iou': measure count can have accuracy"):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
+
+
+def test_study__a_measure_that_fails_costs_neither_the_run_nor_the_others(
+    study: Path, tmp_path: Path
+) -> None:
+    wrong = {"method": "logistic", "options": {"task": "scenes-count", "draws": "x"}}
+    study.write_text(yaml.safe_dump(STUDY | {"measures": {"wrong": wrong, **STUDY["measures"]}}))  # type: ignore[dict-item]
+    with pytest.raises(RuntimeError, match="of 2 trials failed"):
+        fp.run_study(str(study), tmp_path / "out", device="cpu")
+    assert len(list(tmp_path.glob("out/*/encoder.safetensors"))) == 2
 
 
 def test_study__a_folder_of_something_else_is_left_alone(study: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ JPEGImages/480p/<sequence>/00000.jpg, Annotations/480p/<sequence>/00000.png, and
 sequences of the validation part.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from PIL import Image
 from flexpredict.data.decode import BadImage, decode
 from flexpredict.data.sources.base import Pixels
 from flexpredict.data.sources.reading import folder_with, read_lines
+from flexpredict.files import whole
 
 VOID = 255  # neither object nor background; the semi-supervised task counts it as background
 
@@ -118,9 +118,8 @@ def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
         raise ValueError(f"a mask is uint8 (height, width), not {mask.dtype} of shape {mask.shape}")
     image = Image.fromarray(mask)
     image.putpalette(palette().tobytes())
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
-    image.save(temporary, format="PNG")
-    temporary.replace(path)
+    with whole(path) as file:
+        image.save(file, format="PNG")
 
 
 def palette() -> NDArray[np.uint8]:

@@ -91,13 +91,16 @@ def images_below(root: Path) -> list[str]:
     return walk_images(root).paths
 
 
+_TELL_EVERY = 2.0  # seconds
+
+
 def walk_images(root: Path, progress: Progress | None = None) -> Walk:
     """The images below a folder, sorted, and the state of its folders before they were read."""
     if not root.exists():
         raise ValueError(f"{root}: no such folder")
     if not root.is_dir():
         raise ValueError(f"{root} is a file: expected a folder of images")
-    walked_ns = time.time_ns()
+    walked_ns, told = time.time_ns(), time.monotonic()
     seen: set[tuple[int, int]] = set()
     found: list[str] = []
     folders = {"": folder_state(root)}
@@ -118,11 +121,14 @@ def walk_images(root: Path, progress: Progress | None = None) -> Walk:
                     found.append(prefix + file)
             elif os.path.islink(path := os.path.join(folder, file)) and not os.path.exists(path):
                 folders[prefix + file] = ABSENT  # a disk that is not mounted may come back
-        if progress is not None:
+        if progress is not None and time.monotonic() > told + _TELL_EVERY:
             progress(len(found), len(found))
+            told = time.monotonic()
     if not found:
         kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
         raise ValueError(f"{root} holds no images: expected files of type {kinds}")
+    if progress is not None:
+        progress(len(found), len(found))
     found.sort()
     return Walk(found, folders, walked_ns)
 

@@ -28,7 +28,7 @@ from typing import IO, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from flexpredict.data.sources.scenes import cache_folder
+from flexpredict.files import cache_folder
 
 State = tuple[int, int, int]  # a folder's mtime_ns, ctime_ns and inode
 ABSENT: State = (0, 0, 0)

@@ -11,7 +11,7 @@ from PIL import Image
 from flexpredict.data.scene_videos import render_video
 from flexpredict.data.sources.base import Progress
 from flexpredict.data.sources.davis import write_mask
-from flexpredict.data.sources.scenes import cache_folder
+from flexpredict.files import cache_folder
 
 _SEED = 0
 _START = 2_000_000_000  # the first index, beyond those of the scenes that one trains and tests on

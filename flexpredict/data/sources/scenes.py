@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from flexpredict.data.cores import processes_to_start
 from flexpredict.data.scenes import DIST_EDGES, FEWEST, MOST, TASKS, render_set
 from flexpredict.data.sources.base import Progress
 from flexpredict.data.sources.memory import MemorySource
+from flexpredict.files import cache_folder, whole
 
 # The first index of each set and how many scenes it has by default; the ranges do not overlap.
 SCENE_SETS = {"scenes": (0, 10_000), "scenes-test": (1_000_000_000, 4_000)}
@@ -94,12 +94,6 @@ def _folder(name: str, count: int | None, size: int) -> Path:
     return cache_folder() / f"scenes-{_renderer()}-{size}px-{start}-{count or default}"
 
 
-def cache_folder() -> Path:
-    """Where things that can be made again are kept: FLEXPREDICT_CACHE, or the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("FLEXPREDICT_CACHE") or Path(base) / "flexpredict")
-
-
 def _tell(progress: Progress, total: int, done: int) -> None:
     progress(done, total)
 
@@ -113,12 +107,10 @@ def _renderer() -> str:
 
 
 def _write(path: Path, save: Callable[[Path], None]) -> None:
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
     try:
-        save(temporary)
-        temporary.replace(path)
+        with whole(path) as file:
+            save(file)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(
             f"{cache_folder()} does not take the scenes: {error}; make room there, or name "
             f"another folder in FLEXPREDICT_CACHE"

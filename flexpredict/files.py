@@ -1,0 +1,57 @@
+"""Files and folders that are there whole or not at all, and where the cache is."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name to write to; the file gets its own when all went well, and vanishes otherwise."""
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    with whole(path) as file:
+        file.write_text(text)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with whole(path) as file:
+        file.write_bytes(content)
+
+
+def check_empty(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"--out {out} exists and is not empty: choose another folder")
+
+
+@contextmanager
+def fresh_folder(out: Path) -> Iterator[Path]:
+    """A folder to write into, which gets its name when all went well and vanishes otherwise."""
+    check_empty(out)
+    out = out.absolute()
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if out.exists():
+            out.rmdir()
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def cache_folder() -> Path:
+    """Where things that can be made again are kept: FLEXPREDICT_CACHE, or the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("FLEXPREDICT_CACHE") or Path(base) / "flexpredict")
