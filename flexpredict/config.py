@@ -20,9 +20,9 @@ Range = tuple[float, float]
 _SEEDS = 2**63  # what a 64-bit word holds
 
 
+_OF_IJEPA = frozenset({"loss", "target_layers", "low_resolution", "masking"})  # not of mae
 # Settings that do not change what is learnt: a run may go on with other values. Some round
 # otherwise, and `hold` crops a large JPEG at full size instead of decoding it smaller.
-_OF_IJEPA = frozenset({"loss", "target_layers", "low_resolution", "masking"})  # not of mae
 WITHOUT_EFFECT = frozenset(
     {
         "data",

@@ -78,6 +78,7 @@ def index_command(
     from flexpredict.data.sources.folder import index_folder
 
     found = index_folder(folder, progress=Tally("images"))
+    found.verify()
     if as_json:
         print_json({"folder": str(folder), "images": len(found), "classes": len(found.classes)})
     else:

@@ -18,7 +18,9 @@ def import_(
     out: Annotated[Path | None, typer.Option(help="The run folder to write.")] = None,
     encoder: Annotated[
         Literal["target", "context"] | None,
-        typer.Option(help="Of two, which; of one, what it is. By default the target encoder."),
+        typer.Option(
+            help="Of two, which, by default the target; of one, what it is, by default the context."
+        ),
     ] = None,
     method: Annotated[
         Literal["stop", "ijepa"] | None,

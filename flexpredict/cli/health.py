@@ -28,13 +28,7 @@ def doctor(
         readings = {one.gauge: one._asdict() for one in gauges}
         print_json({"run": str(run), **asdict(found), "gauges": readings})
         return
-    print(f"{run}: {found.sentence}.")
-    for words in found.evidence:
-        print(f"  Seen: {words}.")
-    if found.remedy:
-        print(f"  What usually helps: {found.remedy}")
-    if found.unjudged:
-        print(f"  Its metrics do not tell whether it is {', '.join(found.unjudged)}.")
+    print(f"{run}: " + "\n  ".join(found.sentences))
     if gauges:
         _print_gauges(gauges)
 

@@ -4,7 +4,7 @@
       step-00012000/
         model.safetensors       encoder.*, predictor.*, target_encoder.*
         optimizer.safetensors   <parameter>.<slot>
-        state.json              step, number of images, gradient scaler
+        state.json              step, and what else the caller needs
       latest                    the name of the newest complete one
 
 Everything is written under a temporary name and then renamed; nothing is ever unpickled.

@@ -67,7 +67,7 @@ def evaluate_finetune(
         data=task.data,
         method="finetune",
         protocol=preset,
-        result=spread(last) | {"best_epoch": float(np.mean(best))},
+        result=spread(last) | {"best_epoch_accuracy": float(np.mean(best))},
         encoder=subject.which,
         layers=1,
         checkpoint=encoder_digest(subject.encoder),

@@ -152,6 +152,18 @@ class Diagnosis:
     unjudged: list[str]
     measures: Measures
 
+    @property
+    def sentences(self) -> list[str]:
+        """All of it in plain words, the verdict first."""
+        said = [f"{self.sentence}."]
+        if self.evidence:
+            said.append(f"Seen: {'; '.join(self.evidence)}.")
+        if self.remedy:
+            said.append(f"What usually helps: {self.remedy}")
+        if self.unjudged:
+            said.append(f"Its metrics do not tell whether it is {', '.join(self.unjudged)}.")
+        return said
+
 
 def diagnose(
     settings: Settings, lines: Sequence[Line], limits: Mapping[str, float] | None = None

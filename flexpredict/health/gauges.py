@@ -31,8 +31,12 @@ def rankme(features: Tensor) -> float:
         singular = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
     finally:
         torch.set_num_threads(threads)
-    share = singular / singular.sum()
-    return float(torch.special.entr(share).sum().exp())
+    return effective_rank(singular)
+
+
+def effective_rank(values: Tensor) -> float:
+    """e to the entropy of their shares: 1 where one is left, their number where all are equal."""
+    return float(torch.special.entr(values / values.sum()).sum().exp())
 
 
 def spread(features: Tensor) -> Tensor:

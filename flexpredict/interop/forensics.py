@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flexpredict.health.gauges import effective_rank
 from flexpredict.interop.files import Foreign, steps_of
 from flexpredict.model.vit import is_sincos
 
@@ -143,8 +144,7 @@ def _projection(predictor: dict[str, Tensor], encoder: dict[str, Tensor]) -> lis
     a = predictor["predictor_embed.weight"].double()
     norm, start = float(a.norm()), _INIT * math.sqrt(a.numel())
     values = torch.linalg.eigvalsh(a @ a.T).flip(0).clamp_min(0)
-    shares = values / values.sum()
-    rank = float(torch.exp(-(shares * shares.clamp_min(1e-30).log()).sum()))
+    rank = effective_rank(values)
     full = int((values > values[0] * 1e-10).sum())
     deciles = [float(values[round(q * (len(values) - 1) / 10)]) for q in range(11)]
     noise = 0.25 * norm / math.sqrt(len(a) / 2)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from flexpredict.health.diagnosis import diagnose
 from flexpredict.health.reference import reference_bands
 from flexpredict.report.figures.curves import Band
-from flexpredict.report.run_page import Verdict
 from flexpredict.report.runs import Run
 
 
@@ -21,13 +20,5 @@ def bands_of(runs: Sequence[Run]) -> dict[str, Band]:
     return {}
 
 
-def verdict_of(run: Run) -> Verdict:
-    found = diagnose(run.settings, run.metrics)
-    parts = [f"{found.sentence}."]
-    if found.evidence:
-        parts.append(f"Seen: {'; '.join(found.evidence)}.")
-    if found.remedy:
-        parts.append(f"What usually helps: {found.remedy}")
-    if found.unjudged:
-        parts.append(f"Its metrics do not tell whether it is {', '.join(found.unjudged)}.")
-    return Verdict(" ".join(parts))
+def verdict_of(run: Run) -> str:
+    return " ".join(diagnose(run.settings, run.metrics).sentences)

@@ -2,6 +2,7 @@
 
 import torch
 
+from flexpredict.health.gauges import effective_rank
 from flexpredict.report.analysis import positions
 from flexpredict.report.images import find_images
 from flexpredict.report.of_images import locality
@@ -19,7 +20,7 @@ def learnt(run: Run) -> dict[str, float]:
     neighbourhood_mass, look: of predictions, in % and patches, temperature 0.1 (Figure 6).
     """
     now, first = (positions.projection(part).cpu() for part in (run.predictor, run.untrained))
-    ranks = [positions.effective_rank(positions.spectrum(matrix)) for matrix in (now, first)]
+    ranks = [effective_rank(positions.spectrum(matrix)) for matrix in (now, first)]
     growth = positions.variance_by_frequency(now) / positions.variance_by_frequency(first)
     short, long = growth.mean(0).chunk(2)  # wavelengths grow
     found = {

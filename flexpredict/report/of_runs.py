@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flexpredict.build import build_sampler
 from flexpredict.config import WITHOUT_EFFECT
+from flexpredict.health.gauges import effective_rank
 from flexpredict.model.predictor import Predictor
 from flexpredict.report import evaluations
 from flexpredict.report.analysis import positions
@@ -143,8 +144,8 @@ def figure5(runs: Sequence[Run]) -> Drawn:
 def spectrum(runs: Sequence[Run]) -> Drawn:
     trained = {run.name: positions.spectrum(_A(run)) for run in runs}
     untrained = {name: positions.spectrum(A) for name, A in _untrained(runs).items()}
-    ranks = {name: positions.effective_rank(values) for name, values in trained.items()}
-    first = {name: positions.effective_rank(values) for name, values in untrained.items()}
+    ranks = {name: effective_rank(values) for name, values in trained.items()}
+    first = {name: effective_rank(values) for name, values in untrained.items()}
     numbers = {
         name: {"eigenvalues": values.tolist(), "effective_rank": ranks[name]}
         for name, values in trained.items()

@@ -1,7 +1,6 @@
 """The page of one or more runs: settings, curves, gauges, evaluations, figures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,6 @@ _SCHEDULE = (
 _SMOOTH = 60  # means are taken over so many parts of a curve, if lines are more
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the doctor says of a run."""
-
-    summary: str
-    words: Mapping[str, str] = field(default_factory=dict)  # gauge -> what it shows
-
-
 def check_page(path: Path) -> None:
     """Refuses to overwrite anything but a page of ours."""
     if path.suffix.lower() not in (".html", ".htm"):
@@ -55,7 +46,7 @@ def write_run_page(
     gallery: Gallery,
     *,
     bands: Mapping[str, Band] | None = None,
-    verdicts: Mapping[str, Verdict] | None = None,
+    verdicts: Mapping[str, str] | None = None,
 ) -> None:
     """bands: gauge -> what healthy runs showed; verdicts: run -> what the doctor says."""
     verdicts = verdicts or {}
@@ -63,7 +54,7 @@ def write_run_page(
     parts = {
         "Overview": _overview(runs),
         "Health": _health(runs, verdicts),
-        "Curves": _curves(runs, bands or {}, verdicts),
+        "Curves": _curves(runs, bands or {}),
         "Evaluations": _evaluations(runs),
         "Figures": _figures(gallery),
         "Settings": _settings(runs),
@@ -109,12 +100,12 @@ def _positions(run: Run) -> str:
     return f"{positions}, noise_std {run.noise_std:g}" if run.noise_std else positions
 
 
-def _health(runs: Sequence[Run], verdicts: Mapping[str, Verdict]) -> str:
-    said = [(run.name, verdicts[run.name].summary) for run in runs if run.name in verdicts]
+def _health(runs: Sequence[Run], verdicts: Mapping[str, str]) -> str:
+    said = [(run.name, verdicts[run.name]) for run in runs if run.name in verdicts]
     return "".join(f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in said)
 
 
-def _curves(runs: Sequence[Run], bands: Mapping[str, Band], verdicts: Mapping[str, Verdict]) -> str:
+def _curves(runs: Sequence[Run], bands: Mapping[str, Band]) -> str:
     styles = styles_of(runs)
     legend = "".join(f"<li>{swatch(styles[run.name])}{escape(run.name)}</li>" for run in runs)
     keys = list(dict.fromkeys(key for run in runs for line in run.metrics for key in line))
@@ -128,12 +119,7 @@ def _curves(runs: Sequence[Run], bands: Mapping[str, Band], verdicts: Mapping[st
         drawn = []
         for key in names:
             figure = curve(lines, key, smooth=smooth, styles=styles, band=bands.get(key))
-            words = [
-                f"{run.name}: {verdicts[run.name].words[key]}"
-                for run in runs
-                if run.name in verdicts and key in verdicts[run.name].words
-            ]
-            drawn.append(vector(figure, " ".join(words), alt=f"{key} over steps"))
+            drawn.append(vector(figure, "", alt=f"{key} over steps"))
         return f"<div class=panels>{''.join(drawn)}</div>"
 
     shapes = [

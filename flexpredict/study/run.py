@@ -144,7 +144,8 @@ class _Book:
                 say(f"no run has logged {name!r}: docs/health.md lists the gauges")
         study = self.study
         write_results(self.out, self._in_order())
-        write_text(self.out / TABLE, f"# {study.title}\n\n{markdown(shown, study.baseline)}")
+        table = markdown(shown, study.baseline)
+        write_text(self.out / TABLE, f"# {study.title}\n\n{study.question.strip()}\n\n{table}")
         write_text(self.out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
         for name, figure in figures(shown, study.baseline).items():
             write_text(self.out / f"{name}.svg", to_svg(figure))

@@ -62,7 +62,6 @@ def train(
     ranks: Ranks,
     *,
     resume: bool = False,
-    show: bool = True,
     probe: Probe | None = None,
     track: Track | None = None,
 ) -> Result:
@@ -128,7 +127,7 @@ def train(
             trouble = str(error)
     if (trouble := ranks.first(trouble)) is not None:
         raise ValueError(trouble)
-    if show and ranks.is_main:
+    if ranks.is_main:
         for line in (
             *_announce(settings, schedule, source, compute.dtype, ranks),
             *notes,
@@ -137,7 +136,7 @@ def train(
             say(line)
     passes = schedule.steps / per_epoch
     kept = state.get("held") if state else None
-    held, place = _hold(batches, settings, ranks, passes, kept, show)
+    held, place = _hold(batches, settings, ranks, passes, kept)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
     if ranks.is_main:
         write_text(run / CONFIG, settings.to_yaml())
@@ -163,9 +162,7 @@ def train(
         monitor = None
         if ranks.is_main:
             monitor = stack.enter_context(
-                Monitor(
-                    run, settings, first=first, total=schedule.steps, show=show, tracker=tracker
-                )
+                Monitor(run, settings, first=first, total=schedule.steps, tracker=tracker)
             )
         stream = Timed(loader.load(held, todo, workers=_workers(settings)))
         for step, batch in zip(todo, stream, strict=True):
@@ -316,7 +313,6 @@ def _hold(
     ranks: Ranks,
     passes: float,
     before: Place | None,
-    show: bool,
 ) -> tuple[Batches | DeviceBatches, Place]:
     """Decodes the set and keeps it where it was asked for, or was before, or where it fits.
 
@@ -326,7 +322,7 @@ def _hold(
     place, limit = _place(settings, batches.source, ranks, passes, before, share), math.inf
     if settings.hold == "auto" and place != "none":
         limit = room_for(place, ranks.device, share=share)
-    decoding = Tally("decoding") if show and ranks.is_main else None
+    decoding = Tally("decoding") if ranks.is_main else None
     held, trouble = None, None
     try:
         held = loader.hold(batches, place, ranks.device, limit=limit, progress=decoding)
@@ -335,7 +331,7 @@ def _hold(
     if ranks.first(trouble) is None:
         assert held is not None
         return held, place
-    if show and ranks.is_main:
+    if ranks.is_main:
         say("the images do not fit into memory decoded: each is decoded when it is needed")
     return batches, "none"
 

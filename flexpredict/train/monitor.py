@@ -106,7 +106,7 @@ def note_of(metrics: Mapping[str, Any]) -> str:
 
 
 class Monitor:
-    """Writes metrics.jsonl, tells a tracker, warns of ailments, and shows progress if asked."""
+    """Writes metrics.jsonl, tells a tracker, warns of ailments, and shows progress."""
 
     def __init__(
         self,
@@ -115,7 +115,6 @@ class Monitor:
         *,
         first: int,
         total: int,
-        show: bool,
         tracker: Tracker | None = None,
     ) -> None:
         _drop_lines_after(run, first)
@@ -124,8 +123,7 @@ class Monitor:
         self._name = name = run.name
         self._settings, self._tracker = settings, tracker
         self._verdict = diagnose(settings, self._gauged).verdict
-        self._bars = Bars({name: total}) if show else None
-        self._shown = show
+        self._bars = Bars({name: total})
 
     def __enter__(self) -> Self:
         return self
@@ -136,16 +134,14 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bars is not None:
-            self._bars.close()
+        self._bars.close()
         if self._tracker is not None:
             self._tracker.close()
         self._metrics.close()
 
     def advance(self, step: int) -> None:
         """Moves the bar."""
-        if self._bars is not None:
-            self._bars.update(self._name, step)
+        self._bars.update(self._name, step)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """One line, with at least `step` and `loss`; what is not finite becomes null."""
@@ -153,8 +149,7 @@ class Monitor:
         self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
         if self._tracker is not None:
             self._tracker.log(line)
-        if self._bars is not None:
-            self._bars.update(self._name, line["step"], note_of(line))
+        self._bars.update(self._name, line["step"], note_of(line))
         if GAUGED in line:
             self._gauged.append(line)
             self._judge()
@@ -162,8 +157,8 @@ class Monitor:
     def _judge(self) -> None:
         """Says so, once, when the run has come to look unwell."""
         found = diagnose(self._settings, self._gauged)
-        if found.ailing and found.verdict != self._verdict and self._shown:
-            say(f"warning: {found.sentence}. Seen: {'; '.join(found.evidence)}. {found.remedy}")
+        if found.ailing and found.verdict != self._verdict:
+            say(f"warning: {' '.join(found.sentences)}")
         self._verdict = found.verdict
 
 

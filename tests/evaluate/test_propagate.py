@@ -51,7 +51,7 @@ def test_propagate__nothing_comes_from_outside_the_window() -> None:
     near = next(propagate([first, second], labels, radius=10, neighbours=1))
     far = next(propagate([first, second], labels, radius=9, neighbours=1))
     assert near[1, 1, 12] == 1
-    assert far[1].sum() < 1e-6 or far[1, 1, 12] == 0
+    assert far[1, 1, 12] == 0
 
 
 def test_grid__labels_down_and_up_again() -> None:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from flexpredict.health.gauges import effective_rank
 from flexpredict.model.positions import sincos_positions
 from flexpredict.report.analysis import positions
 from flexpredict.report.analysis.grid import distances, neighbours
@@ -70,10 +71,10 @@ def test_similarity__is_the_cosine_with_the_mean_over_draws() -> None:
 
 def test_spectrum__and_effective_rank_of_known_matrices() -> None:
     orthogonal, _ = torch.linalg.qr(torch.randn(12, 12, generator=_generator()).double())
-    assert positions.effective_rank(positions.spectrum(3 * orthogonal)) == pytest.approx(12)
+    assert effective_rank(positions.spectrum(3 * orthogonal)) == pytest.approx(12)
     torch.testing.assert_close(positions.spectrum(3 * orthogonal), torch.full((12,), 9.0).double())
     single = torch.outer(torch.arange(1.0, 7), torch.arange(1.0, 4))
-    assert positions.effective_rank(positions.spectrum(single)) == pytest.approx(1)
+    assert effective_rank(positions.spectrum(single)) == pytest.approx(1)
     tall = torch.randn(9, 4, generator=_generator()).double()
     found = positions.spectrum(tall)
     direct = torch.linalg.eigvalsh(tall @ tall.T).flip(0).clamp(min=0)

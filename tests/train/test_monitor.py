@@ -34,7 +34,7 @@ def test_warnings__once_when_a_run_falls_ill_and_again_after_it_was_well(
 ) -> None:
     settings = settings_from({"steps": 100})
     ranks = [8.0] * 5 + [1.0] * 5 + [8.0] * 5 + [1.0] * 5
-    with Monitor(tmp_path, settings, first=0, total=100, show=True) as monitor:
+    with Monitor(tmp_path, settings, first=0, total=100) as monitor:
         for step, rank in enumerate(ranks, start=1):
             monitor.log(_line(step, rank))
     warnings = [x for x in capsys.readouterr().err.splitlines() if x.startswith("warning:")]
@@ -42,16 +42,18 @@ def test_warnings__once_when_a_run_falls_ill_and_again_after_it_was_well(
     assert "collapsing: the features lose their dimensions" in warnings[0]
     assert "is at 0.125 of its best" in warnings[0]
     # A run that goes on is not told again what it was told before.
-    with Monitor(tmp_path, settings, first=20, total=100, show=True) as monitor:
+    with Monitor(tmp_path, settings, first=20, total=100) as monitor:
         monitor.log(_line(21, 1.0))
     assert "warning:" not in capsys.readouterr().err
 
 
 def test_lines__what_is_not_finite_is_null(tmp_path: Path) -> None:
-    with Monitor(tmp_path, settings_from({}), first=0, total=2, show=False) as monitor:
-        monitor.log({"step": 1, "loss": math.nan, "a": math.inf, "b": [1.0, math.nan], "c": 2})
+    with Monitor(tmp_path, settings_from({}), first=0, total=2) as monitor:
+        odd = {"loss": math.nan, "a": math.inf, "b": [1.0, math.nan], "images_per_second": 2}
+        monitor.log({"step": 1, **odd})
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
-    assert line == {"step": 1, "loss": None, "a": None, "b": [1.0, None], "c": 2}
+    null = {"loss": None, "a": None, "b": [1.0, None], "images_per_second": 2}
+    assert line == {"step": 1, **null}
 
 
 def test_loss__that_is_not_finite_is_logged_for_the_doctor(

@@ -62,12 +62,6 @@ def spectrum(matrix: Tensor) -> Tensor:
     return F.pad(values, (0, len(matrix) - len(values)))
 
 
-def effective_rank(eigenvalues: Tensor) -> float:
-    """exp of the entropy of their shares: 1 where one is left, P where all are equal."""
-    shares = eigenvalues / eigenvalues.sum()
-    return float(torch.special.entr(shares).sum().exp())
-
-
 def variance_by_frequency(matrix: Tensor) -> Tensor:
     """The diagonal of A Aᵀ by axis and sin-cos frequency, mean of sine and cosine, (2, P / 4).
 
