@@ -1,4 +1,4 @@
-"""Commands that evaluate: features, probe, logistic, knn, finetune, boxes, shifts, video, table."""
+"""Commands that evaluate: features, probe, logistic, knn, finetune, boxes, shifts, video."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,10 +9,9 @@ import typer
 
 import flexpredict
 from flexpredict import config
-from flexpredict.cli.printing import print_boxes, print_shifts, print_table, print_video, show
+from flexpredict.cli.printing import print_boxes, print_shifts, print_video, show
 from flexpredict.cli.shared import Device, Json, app, check_new_file, print_json
 from flexpredict.files import whole
-from flexpredict.report.table import paper_table, table_numbers
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Task = Annotated[
@@ -392,32 +391,3 @@ def video(
         return
     print_video(found)
     print(f"Masks and overlays: {folder}")
-
-
-@app.command()
-def table(
-    number: Annotated[str | None, typer.Argument(help="1 to 8, or 13 to 16.")] = None,
-    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders with evaluations.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Print a table of the paper, with your own figures beside the published ones.
-
-    Example: `flexpredict table 1 run-ijepa/ run-stop/`
-    """
-    if number is None:
-        numbers = table_numbers()
-        if as_json:
-            print_json({"tables": numbers})
-            return
-        for one in numbers:
-            print(f"Table {one}: {paper_table(one).title}")
-        return
-    found = paper_table(number, runs or ())
-    if as_json:
-        rows = [
-            {"kind": kind, "model": model, "cells": [asdict(cell) for cell in cells]}
-            for kind, model, cells in found.rows
-        ]
-        print_json({"table": number, "title": found.title, "columns": found.columns, "rows": rows})
-        return
-    print_table(found)

@@ -1,12 +1,15 @@
-"""Commands that show: figures, report."""
+"""Commands that show: figures, report, table."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import flexpredict
+from flexpredict.cli.printing import print_table
 from flexpredict.cli.shared import Device, Json, app, print_json
+from flexpredict.report.table import paper_table, table_numbers
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, one or more.")]
 Data = Annotated[
@@ -67,3 +70,32 @@ def report(
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+@app.command()
+def table(
+    number: Annotated[str | None, typer.Argument(help="1 to 8, or 13 to 16.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders with evaluations.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a table of the paper, with your own figures beside the published ones.
+
+    Example: `flexpredict table 1 run-ijepa/ run-stop/`
+    """
+    if number is None:
+        numbers = table_numbers()
+        if as_json:
+            print_json({"tables": numbers})
+            return
+        for one in numbers:
+            print(f"Table {one}: {paper_table(one).title}")
+        return
+    found = paper_table(number, runs or ())
+    if as_json:
+        rows = [
+            {"kind": kind, "model": model, "cells": [asdict(cell) for cell in cells]}
+            for kind, model, cells in found.rows
+        ]
+        print_json({"table": number, "title": found.title, "columns": found.columns, "rows": rows})
+        return
+    print_table(found)

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from flexpredict.data.inspect import in_processes, kind_of, workers_for
+from flexpredict.data.inspect import kind_of
+from flexpredict.data.processes import in_processes, workers_for
 from flexpredict.data.sources import Progress, ShardSource, Source
 from flexpredict.data.sources.base import Pixels
 from flexpredict.data.sources.folder import SUFFIXES

@@ -19,6 +19,7 @@ from flexpredict.evaluate.heads import Head, Heads, Optimizer
 # Features of all layers asked for, side by side in depth order, and labels.
 Batch = tuple[Tensor, Tensor]
 Epochs = Callable[[int], Iterable[Batch]]  # the batches of an epoch
+_AT_ONCE = 4096  # test images
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,6 @@ def shuffled(features: Tensor, labels: Tensor, batch_size: int, seed: int) -> Ep
     return epoch_batches
 
 
-def in_order(features: Tensor, labels: Tensor, batch_size: int = 4096) -> Iterator[Batch]:
-    for start in range(0, len(labels), batch_size):
-        yield features[start : start + batch_size], labels[start : start + batch_size]
+def in_order(features: Tensor, labels: Tensor) -> Iterator[Batch]:
+    for start in range(0, len(labels), _AT_ONCE):
+        yield features[start : start + _AT_ONCE], labels[start : start + _AT_ONCE]

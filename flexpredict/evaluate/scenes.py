@@ -1,7 +1,6 @@
 """The embedded tasks: count the objects, place the nearest, name the largest."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,21 +35,17 @@ class SceneTasks:
             {task: torch.from_numpy(labels) for task, labels in test_labels.items()},
         )
 
-    def probe(self, encoder: Encoder, *, layers: int = 1) -> dict[str, float]:
+    def probe(self, encoder: Encoder) -> dict[str, float]:
         """Test accuracy of every task, in percent, on frozen features."""
-        return self._probe(
-            extract(encoder, self.train, layers=layers), extract(encoder, self.test, layers=layers)
-        )
+        train, test = extract(encoder, self.train), extract(encoder, self.test)
+        return {
+            task: ridge_probe(train, self.train_labels[task], test, self.test_labels[task]).accuracy
+            for task in TASKS
+        }
 
     def majority(self) -> dict[str, float]:
         """The share of the most frequent class in the test set, in percent."""
         return {
             task: 100 * float(torch.bincount(labels).max()) / len(labels)
             for task, labels in self.test_labels.items()
-        }
-
-    def _probe(self, train: Tensor, test: Tensor) -> dict[str, Any]:
-        return {
-            task: ridge_probe(train, self.train_labels[task], test, self.test_labels[task]).accuracy
-            for task in TASKS
         }

@@ -125,7 +125,6 @@ def looks(
     layers: int,
     batch_size: int,
     seed: int,
-    workers: int | None = None,
 ) -> Epochs:
     """Features of another random look at the training images every epoch."""
     batch_size = min(batch_size, len(rows))
@@ -142,7 +141,7 @@ def looks(
         ]
         found: list[Tensor] = []
         waiting = iter(batches)
-        for images in prefetched(dataset, parts, workers):
+        for images in prefetched(dataset, parts):
             images = images.to(subject.device)
             with autocast_frozen(subject.device):
                 encoded = subject.encoder.features(images, layers=layers, resize=subject.resize)

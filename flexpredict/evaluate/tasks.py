@@ -105,7 +105,6 @@ def open_task(
     test: str | Path | None = None,
     listed: bool = True,
     image_size: int = 64,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> Labelled:
     """A named task below the folder `data`, or any labelled images.
@@ -155,7 +154,7 @@ def open_task(
         pair = [open_source(root / "train"), open_source(parts[0])]
         return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
     whole = open_source(root if root.exists() else data)  # or `NAME:SPLIT`
-    kept, held = held_out(labels_of(whole, str(root)), _TEST_SHARE, seed)
+    kept, held = held_out(labels_of(whole, str(root)), _TEST_SHARE, 0)
     if not len(held):
         raise ValueError(
             f"{root} has one image per class, so none is left to test on: give --test as well"

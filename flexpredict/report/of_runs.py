@@ -18,7 +18,7 @@ from flexpredict.report.analysis.sweep import Point, series
 from flexpredict.report.drawn import Drawn, styles_of
 from flexpredict.report.figures import masks as draw_masks
 from flexpredict.report.figures import positions as draw
-from flexpredict.report.figures.sweep import over_noise
+from flexpredict.report.figures.sweep import over
 from flexpredict.report.runs import NotDrawn, Run, differing
 
 _DRAWS = 256
@@ -42,7 +42,7 @@ def figure3(runs: Sequence[Run]) -> Drawn:
     caption = (
         "Test accuracy against noise_std. Dots are seeds, bars one standard deviation over them."
     )
-    return Drawn("Figure 3: how much noise", caption, over_noise(panels, "accuracy, %"), numbers)
+    return Drawn("Figure 3: how much noise", caption, over(panels, "accuracy, %"), numbers)
 
 
 def figure4(runs: Sequence[Run]) -> Drawn:
@@ -59,7 +59,7 @@ def figure4(runs: Sequence[Run]) -> Drawn:
     )
     numbers = {"runs": sizes, "normalised": {key: _numbers(line) for key, line in panels.items()}}
     table = {name: {"L1 of A": size["l1_A"], "‖A‖": size["norm_A"]} for name, size in sizes.items()}
-    figure = over_noise(panels, "normalised L1 norm")
+    figure = over(panels, "normalised L1 norm")
     return Drawn("Figure 4: noise and the size of A", caption, figure, numbers, table)
 
 
@@ -300,6 +300,9 @@ def _beginning(run: Run, runs: Sequence[Run]) -> str:
 
 def _numbers(lines: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
     return {
-        name: [asdict(point) | {"mean": point.mean, "std": point.std} for point in points]
+        name: [
+            {"noise_std": one.at, "values": one.values, "mean": one.mean, "std": one.std}
+            for one in points
+        ]
         for name, points in lines.items()
     }

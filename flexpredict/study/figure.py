@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from flexpredict.report.analysis.sweep import Point
 from flexpredict.report.figures.style import COLOURS, PAGE, REFERENCE, styled
-from flexpredict.report.figures.sweep import over_noise
+from flexpredict.report.figures.sweep import over
 from flexpredict.study.tables import Line, columns, differences, estimate, values_of
 
 _MOST_PANELS = 4  # in a row
@@ -21,7 +21,7 @@ def figures(lines: Sequence[Line], baseline: str | None) -> dict[str, Figure]:
         swept = list(lines[0]["swept"])
         numbers = all(isinstance(x, int | float) for line in lines for x in line["swept"].values())
         if len(swept) == 1 and numbers:
-            found["sweep"] = over_noise(curves(lines, swept[0]), "", swept[0])
+            found["sweep"] = over(curves(lines, swept[0]), "", swept[0])
     return found
 
 

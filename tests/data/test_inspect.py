@@ -12,6 +12,7 @@ from PIL import Image
 
 from flexpredict.config import parse_overrides
 from flexpredict.data import inspect as module
+from flexpredict.data import processes
 from flexpredict.data.decode import decode
 from flexpredict.data.inspect import Broken, contact_sheet, inspect, write_sheet
 from flexpredict.data.sources import MemorySource, Source, open_source
@@ -133,7 +134,7 @@ def test_workers__change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers__none_for_few_images_or_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "processes_to_start", lambda: 8)
+    monkeypatch.setattr(processes, "processes_to_start", lambda: 8)
     pixels = MemorySource(np.zeros((500, 1, 1, 3), np.uint8))
 
     class Encoded(MemorySource):
@@ -142,12 +143,12 @@ def test_workers__none_for_few_images_or_pixels(monkeypatch: pytest.MonkeyPatch)
                 raise OSError("a file that cannot be read")
             return bytes(500_000)
 
-    assert module.workers_for(pixels, None) == 1
-    assert module.workers_for(Encoded(pixels.images), None) == 8
-    assert module.workers_for(Encoded(pixels.images[:499]), None) == 1
-    monkeypatch.setattr(module, "_LITTLE", 300_000_000)
-    assert module.workers_for(Encoded(pixels.images), None) == 1
-    assert module.workers_for(pixels, 3) == 3
+    assert processes.workers_for(pixels, None) == 1
+    assert processes.workers_for(Encoded(pixels.images), None) == 8
+    assert processes.workers_for(Encoded(pixels.images[:499]), None) == 1
+    monkeypatch.setattr(processes, "_LITTLE", 300_000_000)
+    assert processes.workers_for(Encoded(pixels.images), None) == 1
+    assert processes.workers_for(pixels, 3) == 3
 
 
 def _colours(count: int) -> Source:

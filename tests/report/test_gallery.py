@@ -226,7 +226,7 @@ def test_series__kinds_of_noise_share_what_has_none() -> None:
     ]
     values = {"none": 1.0, "zero": 3.0, "low": 4.0, "high": 5.0, "fixed": 6.0}
     found = series(sweep, values)
-    means = {kind: [(p.noise_std, p.mean) for p in points] for kind, points in found.items()}
+    means = {kind: [(p.at, p.mean) for p in points] for kind, points in found.items()}
     assert means["learned covariance"] == [(0, 2), (0.1, 4), (0.5, 5)]
     assert means["fixed covariance"] == [(0, 2), (0.5, 6)]
     other = series([*sweep, _run("wide", noise_std=0.1, model="vit_tiny")], values | {"wide": 9.0})

@@ -8,7 +8,7 @@ from flexpredict.data.sources.base import Progress, Source
 from flexpredict.data.sources.cifar import cifar10, cifar100
 from flexpredict.data.sources.clevr import clevr_count, clevr_dist
 from flexpredict.data.sources.imagenet import imagenet, tiny_imagenet
-from flexpredict.data.sources.lists import inat18, places205
+from flexpredict.data.sources.listed_sets import inat18, places205
 from flexpredict.data.sources.scenes import SCENE_LAYOUTS, scene_count, scene_task
 
 # "test" is the published validation part where that is what everybody tests on.

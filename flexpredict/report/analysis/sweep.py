@@ -14,9 +14,9 @@ _OF_A_SWEEP = {"positions", "noise_std", "seed"}
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What runs of one noise_std have in common; several are seeds."""
+    """What runs of one noise_std, or whatever is swept, have in common; several are seeds."""
 
-    noise_std: float
+    at: float
     values: dict[str, float]  # by run
 
     @property

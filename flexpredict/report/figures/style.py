@@ -81,8 +81,8 @@ def to_svg(figure: Figure) -> str:
     return _saved(figure, "svg").decode()
 
 
-def to_png(figure: Figure, dpi: int = 200) -> bytes:
-    return _saved(figure, "png", dpi=dpi)
+def to_png(figure: Figure) -> bytes:
+    return _saved(figure, "png", dpi=200)
 
 
 def _saved(figure: Figure, kind: str, **how: Any) -> bytes:

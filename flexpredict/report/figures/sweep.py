@@ -13,7 +13,7 @@ Series = Mapping[str, Sequence[Point]]
 
 
 @styled
-def over_noise(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> Figure:
+def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> Figure:
     """A panel for each quantity; every seed a dot, means joined, bars of one standard deviation."""
     columns = min(2 if len(panels) < 5 else 3, len(panels))
     rows = -(-len(panels) // columns)
@@ -25,7 +25,7 @@ def over_noise(panels: Mapping[str, Series], unit: str, along: str = "noise_std"
         for number, (name, points) in enumerate(series.items()):
             _draw(panel, name, points, number)
         panel.set(title=title, xlabel=along, ylabel=unit if place % columns == 0 else "")
-        _spread(panel, [point.noise_std for points in series.values() for point in points])
+        _spread(panel, [point.at for points in series.values() for point in points])
         panel.grid()
         if len(series) > 1 and (place == 0 or list(series) != list(first)):
             panel.legend()
@@ -51,7 +51,7 @@ def _draw(panel: Axes, name: str, points: Sequence[Point], place: int) -> None:
     if len(points) == 1:  # what the others are to be seen against
         panel.axhline(points[0].mean, linewidth=0.8, color=style["color"], linestyle=":")
     panel.errorbar(
-        [point.noise_std for point in points],
+        [point.at for point in points],
         [point.mean for point in points],
         yerr=[point.std or 0 for point in points],
         capsize=2,
@@ -62,6 +62,4 @@ def _draw(panel: Axes, name: str, points: Sequence[Point], place: int) -> None:
     )
     for point in points:
         values = list(point.values.values())
-        panel.plot(
-            [point.noise_std] * len(values), values, ".", ms=3, alpha=0.5, color=style["color"]
-        )
+        panel.plot([point.at] * len(values), values, ".", ms=3, alpha=0.5, color=style["color"])
