@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flexpredict.api import pretrain
+from flexpredict import pretrain
 from flexpredict.build import build_encoder
 from flexpredict.config import settings_from
 from flexpredict.data.sources import MemorySource
