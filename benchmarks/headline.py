@@ -50,8 +50,8 @@ FIRST_LOOK = {
 MAE = {"objective": "mae", **SINCOS}
 FINER = 2.0  # points by which the finer grid has to be better
 LONGER = {
-    "8×8": {"epochs": 240, "ema": 0.999, "augment": "crop-flip"},
-    "16×16": {"patch_size": 4, "epochs": 60, "ema": 0.998333, "augment": "crop-flip"},
+    "8×8": {"epochs": 200, "ema": 0.999, "augment": "crop-flip"},
+    "16×16": {"patch_size": 4, "epochs": 50, "ema": 0.998, "augment": "crop-flip"},
 }
 FLOORS = ("pixels", "untrained")
 STAGES = ("tuned", "headline", "beside", "longer", *FLOORS)

@@ -98,7 +98,7 @@ def test_stages__go_on_from_the_committed_lines(
             assert line["asked"] == study.asked, name
 
 
-@pytest.mark.parametrize(("finer", "patch", "epochs"), [(11.9, 8, 240), (12.1, 4, 60)])
+@pytest.mark.parametrize(("finer", "patch", "epochs"), [(11.9, 8, 200), (12.1, 4, 50)])
 def test_longer__has_the_finer_grid_where_that_is_clearly_better(
     headline: Any,
     tmp_path: Path,
