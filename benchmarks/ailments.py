@@ -306,6 +306,8 @@ def keep(known: dict[str, Any]) -> None:
 
 def add(name: str, folders: Sequence[Path]) -> None:
     runs = [(read_settings(path / "config.yaml"), read_metrics(path)) for path in folders]
+    if len({(x.model, x.patch_size, x.positions, x.noise_std, x.epochs) for x, _ in runs}) > 1:
+        raise SystemExit("these runs are not of one kind: add those of each kind by themselves")
     for path, run in zip(folders, runs, strict=True):
         if (verdict := diagnose(*run).verdict) != "healthy":
             raise SystemExit(f"{path} is {verdict}: only healthy runs are added")
@@ -335,6 +337,8 @@ def main() -> None:
     elif given.command == "make":
         make(given.runs[0], kinds, seeds, given.jobs, given.device)
     elif given.command == "add":
+        if given.name is None:
+            parser.error("say with --name what these runs are")
         add(given.name, given.runs)
     else:
         runs = read_runs(given.runs[0])

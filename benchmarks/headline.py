@@ -2,9 +2,9 @@
 
     FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [STAGE …] [--with STUDY …]
 
-Stages, by default all: tuned, headline, beside, longer, and the floors pixels and untrained. They
-are studies, each in a folder of its own. What is done is skipped, also where only its results.jsonl
-is there; after a signal the same command goes on.
+Stages, by default all: tuned, headline, paper-noise, beside, longer, and the floors pixels and
+untrained. They are studies, each in a folder of its own. What is done is skipped, also where only
+its results.jsonl is there; after a signal the same command goes on.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from flexpredict.bench import bench
 from flexpredict.config import settings_from
 from flexpredict.engine.distributed import pick_device
 from flexpredict.study.plan import Measure, Study, read_study, trials
-from flexpredict.study.run import Planned, run_studies
+from flexpredict.study.run import Planned, read_results, run_studies, write_results
 from flexpredict.study.tables import Line, estimate, values_of
 
 DATA = "tiny-imagenet:train"
@@ -49,12 +49,9 @@ FIRST_LOOK = {
 }  # fmt: skip
 MAE = {"objective": "mae", **SINCOS}
 FINER = 2.0  # points by which the finer grid has to be better
-LONGER = {
-    "8×8": {"epochs": 200, "ema": 0.999, "augment": "crop-flip"},
-    "16×16": {"patch_size": 4, "epochs": 50, "ema": 0.998, "augment": "crop-flip"},
-}
+LONGER = {"8×8": {"epochs": 200}, "16×16": {"patch_size": 4, "epochs": 50}}
 FLOORS = ("pixels", "untrained")
-STAGES = ("tuned", "headline", "beside", "longer", *FLOORS)
+STAGES = ("tuned", "headline", "paper-noise", "beside", "longer", *FLOORS)
 
 
 def best(lines: Sequence[Line], names: Iterable[str]) -> str:
@@ -69,9 +66,9 @@ def mildest_best(lines: Sequence[Line], values: Mapping[str, float]) -> float:
     return min(values[name] for name, score in scores.items() if score > best - EVEN)
 
 
-def first_ema(ema: float) -> float:
-    """That looks back over the same share of the headline as of the tuning."""
-    return round(1 - (1 - ema) * TUNING / EPOCHS, 6)
+def first_ema(ema: float, epochs: int = EPOCHS) -> float:
+    """That looks back over the same share of a run as of the tuning's."""
+    return round(1 - (1 - ema) * TUNING / epochs, 6)
 
 
 def _score(lines: Sequence[Line], variant: str) -> float:
@@ -128,19 +125,28 @@ class Stages:
     def headline(
         self, settings: Mapping[str, Any], noise_std: float, others: Sequence[str] = ()
     ) -> None:
-        """All pairs, and StoP with the paper's noise; other studies, by name, beside them."""
-        arms = {
-            "sincos": SINCOS,
-            "stop": {"positions": "stop", "noise_std": noise_std},
-            "stop 0.25": {"positions": "stop", "noise_std": PAPER_NOISE},
-        }
-        ema = first_ema(settings["ema"])
-        study = Study(
-            title="StoP against sin-cos positions", question="Do noisy positions help?",
-            recipe=RECIPE, settings={**settings, "epochs": EPOCHS, "ema": ema},
-            seeds=SEEDS, baseline="sincos", measures=MEASURES, gauges=GAUGES, variants=arms,
-        )  # fmt: skip
+        """All pairs; other studies, by name, beside them."""
+        study = self._pairs(settings, {"stop": noise_std})
         self._run({"headline": study, **{name: read_study(name) for name in others}})
+
+    def paper_noise(self, settings: Mapping[str, Any]) -> None:
+        """StoP with the paper's noise against the headline's own runs of sin-cos positions."""
+        folder = self.out / "paper-noise"
+        if not read_results(folder):
+            lines = [x for x in read_results(self.out / "headline") if x["variant"] == "sincos"]
+            folder.mkdir(exist_ok=True)
+            write_results(folder, lines)
+        self._run({"paper-noise": self._pairs(settings, {"stop 0.25": PAPER_NOISE})})
+
+    def _pairs(self, settings: Mapping[str, Any], noises: Mapping[str, float]) -> Study:
+        arms = {name: {"positions": "stop", "noise_std": std} for name, std in noises.items()}
+        ema = first_ema(settings["ema"])
+        return Study(
+            title="StoP against sin-cos positions", question="Do noisy positions help?",
+            recipe=RECIPE, settings={**settings, "epochs": EPOCHS, "ema": ema}, seeds=SEEDS,
+            baseline="sincos", measures=MEASURES, gauges=GAUGES,
+            variants={"sincos": SINCOS, **arms},
+        )  # fmt: skip
 
     def beside(self, settings: Mapping[str, Any]) -> None:
         """MAE with a learning rate of its own, for as many GPU minutes as a headline run.
@@ -164,9 +170,11 @@ class Stages:
         (lines,) = self._run({"grid": read_study("grid")})
         gain = _score(lines, "16×16") - _score(lines, "8×8")
         grid = "16×16" if gain >= FINER else "8×8"
+        length = LONGER[grid]
+        more = {"ema": first_ema(settings["ema"], length["epochs"]), "augment": "crop-flip"}
         study = Study(
             title="A longer baseline", question="How good is it at length?", recipe=RECIPE,
-            settings={**settings, **SINCOS}, variants={grid: LONGER[grid]}, seeds=SEEDS[:1],
+            settings={**settings, **SINCOS, **more}, variants={grid: length}, seeds=SEEDS[:1],
             measures=MEASURES, gauges=GAUGES,
         )  # fmt: skip
         self._run({"longer": study})
@@ -217,6 +225,8 @@ def main() -> None:
         print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
     if "headline" in asked:
         stages.headline(settings, noise_std, given.others)
+    if "paper-noise" in asked:
+        stages.paper_noise(settings)
     if "beside" in asked:
         stages.beside({**settings, "epochs": EPOCHS})
     if "longer" in asked:

@@ -22,8 +22,11 @@ from flexpredict.api.evaluation import _open
 from flexpredict.engine.encoders import save_encoder
 from flexpredict.evaluate import tuned
 from flexpredict.evaluate.finetune_settings import PRESETS
+from flexpredict.evaluate.labels import Budget
+from flexpredict.evaluate.subject import Draws
 from flexpredict.evaluate.tasks import TASKS
 from flexpredict.files import write_text
+from flexpredict.notice import Notice
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +331,7 @@ def test_finetune__a_killed_one_goes_on(run: Path, tmp_path: Path, command: Comm
         [sys.executable, "-m", "flexpredict", *arguments],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    while not list(unfinished.glob("*/checkpoints/step-*/state.json")):
+    while not list(unfinished.glob("*/*/checkpoints/step-*/state.json")):
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
     process.kill()
@@ -340,20 +343,54 @@ def test_finetune__a_killed_one_goes_on(run: Path, tmp_path: Path, command: Comm
     assert not unfinished.exists()
 
 
+def test_finetune__what_is_under_way_stays_until_the_result_is_kept(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    miniatures.labelled_folder(tmp_path / "photos")
+    arguments = [
+        "finetune", str(run), "--data", str(tmp_path / "photos"), "--labels=6/class",
+        "--set=epochs=3", "--set=batch_size=6", "--set=warmup_epochs=1", "--json",
+    ]  # fmt: skip
+    code, out, err = command(*arguments)
+    assert code == 0, err
+    (kept,) = (run / "evaluations").glob("*.json")
+    kept.unlink()
+    kept.mkdir()  # in the way of the result
+    assert command(*arguments)[0] == 2
+    (under_way,) = (run / "evaluations" / "unfinished").iterdir()
+    kept.rmdir()
+    code, again, err = command(*arguments)
+    assert code == 0, err
+    assert json.loads(again)["result"] == json.loads(out)["result"]
+    assert not under_way.exists()
+
+
+def test_finetune__two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    with tuned._alone(tmp_path / "a") as first:
+        assert first == tmp_path / "a"
+        with pytest.warns(Notice, match="cannot be used"), tuned._alone(tmp_path / "a") as second:
+            assert second is None
+    with tuned._alone(tmp_path / "a") as third:
+        assert third == first
+
+
 def test_finetune__another_task_begins_anew(run: Path) -> None:
     """Tasks of one set of images share images and rows, not what is under way."""
     quick = {"epochs": 2, "batch_size": 64, "warmup_epochs": 0}
     tasks = ("scenes-dist", "scenes-class", "scenes-count")
     subjects = [_open(run, "2/class", task=task, device="cpu") for task in tasks]
-    rows = np.arange(8)
     settings = replace(PRESETS["small"], **quick)  # type: ignore[arg-type]
-    names = {tuned._name(subject, task, settings, rows) for subject, task in subjects}
+    rows = np.arange(8)
+    drawn = Draws(Budget.parse("2/class"), [0], [rows])
+    names = {tuned._name(subject, task, settings, drawn) for subject, task in subjects}
     assert len(names) == 3
     assert None not in names
     subject, task = subjects[0]
-    assert tuned._name(subject, task, settings, rows) in names
-    assert tuned._name(subject, task, replace(settings, seed=1), rows) not in names
-    assert tuned._name(subject, task, settings, rows + 1) not in names
+    assert tuned._name(subject, task, settings, drawn) in names
+    for other in (replace(drawn, seeds=[1]), replace(drawn, rows=[rows + 1])):
+        assert tuned._name(subject, task, settings, other) not in names
+    half = replace(settings, precision="bfloat16")
+    assert tuned._name(subject, task, half, drawn) not in names
 
 
 def test_cache__other_weights_are_computed_anew(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
@@ -197,7 +198,7 @@ def finetune(
     if on.get("encoder") == "pixels":
         raise ValueError("pixels have no weights to fine-tune: choose another encoder")
     subject, task = _open(run, labels, **on)
-    found = evaluate_finetune(
+    return evaluate_finetune(
         subject,
         task,
         preset=preset,
@@ -206,8 +207,8 @@ def finetune(
         draws=draws,
         seed=seed,
         unfinished=folder_of(run) / EVALUATIONS / "unfinished",
+        finished=partial(_keep, run),
     )
-    return _keep(run, found)
 
 
 def boxes(

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signa
 import os
 import sys
 import warnings
-from pathlib import Path
 from typing import TextIO
 
 from flexpredict.cli import (
@@ -20,6 +19,7 @@ from flexpredict.cli import (
     studying,
 )
 from flexpredict.cli.shared import app, is_main
+from flexpredict.notice import Notice
 from flexpredict.train.loop import Interrupted
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "studying",
 ]
 
-_OUR_FOLDER = str(Path(__file__).parents[1])
 _plainly = warnings.showwarning
 _OF_PATHS = (
     FileNotFoundError,
@@ -72,8 +71,9 @@ def _show(
     line: str | None = None,
 ) -> None:
     """Our own warnings are for the person at the shell, who need not know where they come from."""
-    if category is UserWarning and filename.startswith(_OUR_FOLDER):
-        print(f"flexpredict: {message}", file=sys.stderr, flush=True)
+    if issubclass(category, Notice):
+        if is_main():
+            print(f"flexpredict: {message}", file=sys.stderr, flush=True)
     else:
         _plainly(message, category, filename, lineno, file, line)
 

@@ -18,23 +18,24 @@ def usable_cores() -> int:
 def cores_taken(during: float = 0.2) -> float:
     """How many of them others keep busy, while this process waits; 0 where nobody can tell."""
     try:
-        before = _idle_seconds()
+        before = _ticks()
         time.sleep(during)
-        idle = [now - then for then, now in zip(before, _idle_seconds(), strict=True)]
+        after = _ticks()
     except (OSError, ValueError, AttributeError):
         return 0.0
-    return sum(max(0.0, 1 - one / during) for one in idle)
+    taken = 0.0
+    for core in before.keys() & after.keys():
+        passed = [now - then for then, now in zip(before[core], after[core], strict=True)]
+        if whole := sum(passed):  # some containers show nothing but zeros
+            taken += 1 - sum(passed[3:5]) / whole  # idle, and waiting for disks
+    return taken
 
 
-def _idle_seconds() -> list[float]:
-    """Of each usable core, since the machine was started."""
-    ticks, found = os.sysconf("SC_CLK_TCK"), []
+def _ticks() -> dict[str, list[int]]:
+    """Of each usable core, by what it did with them."""
     names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *numbers = line.split()
-        if name in names:
-            found.append((int(numbers[3]) + int(numbers[4])) / ticks)  # idle, and waiting for disks
-    return found
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    return {name: [int(x) for x in rest[:8]] for name, *rest in lines if name in names}
 
 
 def free_memory() -> int:

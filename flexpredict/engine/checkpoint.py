@@ -126,7 +126,10 @@ def _write_tensors(
     for name, tensor in tensors.items():  # one weight under two names: safetensors wants two
         if places[tensor.data_ptr()] > 1:
             tensors[name] = tensor.clone()
-    save_file(tensors, path, dict(metadata) if metadata else None)
+    try:
+        save_file(tensors, path, dict(metadata) if metadata else None)
+    except SafetensorError as error:  # as on a full disk
+        raise OSError(f"{path} cannot be written: {error}") from None
     path.chmod(0o644)  # safetensors leaves files that nobody else may read
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from flexpredict.model import kernels
 from flexpredict.model.blocks import Block
 from flexpredict.model.vit import Encoder
+from flexpredict.notice import Notice
 
 _SMALL = 60_000_000  # weights: vit_small, its moving average and its predictor
 
@@ -58,6 +59,7 @@ def _try_kernels(device: torch.device) -> None:
         warnings.warn(
             f"the fast kernels do not work here and plain operations are used instead, which is "
             f"slower: {type(error).__name__}: {str(error).strip().splitlines()[0]}",
+            Notice,
             stacklevel=2,
         )
 

@@ -6,6 +6,7 @@ The data of a step, and every random number in it, are functions of (seed, epoch
 
 import copy
 import math
+import shutil
 import time
 import warnings
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from flexpredict.evaluate.finetune_settings import PRESETS, FinetuneSettings, Po
 from flexpredict.evaluate.mixing import erase, mix, smooth_labels
 from flexpredict.model.blocks import NORM_EPS, set_drop_path
 from flexpredict.model.vit import Encoder
+from flexpredict.notice import Notice
 
 __all__ = ["PRESETS", "Classifier", "FinetuneResult", "FinetuneSettings", "finetune"]
 
@@ -204,7 +206,7 @@ def finetune(
     losses: list[float] = []
     total = torch.zeros((), device=device)
     begun, spent = 0, 0.0
-    if kept is not None and (before := checkpoint.restore(kept, model, optimizer)) is not None:
+    if kept is not None and (before := _before(kept, model, optimizer)) is not None:
         begun, spent, losses = before["step"], before["seconds"], before["losses"]
         accuracies = {int(epoch): value for epoch, value in before["accuracies"].items()}
         scaler.load_state_dict(before["scaler"])
@@ -254,7 +256,9 @@ def finetune(
                         with pause:
                             checkpoint.save(kept, step + 1, model, optimizer, state, keep=1)
                     except OSError as error:  # as on a full disk: what is trained is not lost yet
-                        warnings.warn(f"{kept} takes no checkpoint: {error}", stacklevel=2)
+                        said = f"{kept} takes no checkpoint, so that a stop would cost all: {error}"
+                        warnings.warn(said, Notice, stacklevel=2)
+                        kept = None
     best = max(accuracies, key=lambda epoch: accuracies[epoch])
     return FinetuneResult(
         accuracy=accuracies[settings.epochs],
@@ -266,6 +270,18 @@ def finetune(
         seconds=spent + time.monotonic() - started,
         model=model.eval(),
     )
+
+
+def _before(
+    kept: Path, model: Classifier, optimizer: torch.optim.Optimizer
+) -> dict[str, Any] | None:
+    """What an interrupted one had, if it can still be read."""
+    try:
+        return checkpoint.restore(kept, model, optimizer)
+    except ValueError as error:
+        warnings.warn(f"fine-tuning begins anew: {error}", Notice, stacklevel=3)
+        shutil.rmtree(kept)
+        return None
 
 
 def _prepare(

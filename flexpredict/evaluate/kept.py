@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flexpredict.files import cache_folder, whole
+from flexpredict.notice import Notice
 
 VARIABLE = "FLEXPREDICT_CACHE_GIB"
 _USUAL = 20.0
@@ -24,9 +25,10 @@ def read(name: str, shape: tuple[int, int]) -> Tensor | None:
     path = _folder() / f"{name}.npy"
     try:
         features = np.load(path)
-        os.utime(path)  # what was used last goes last
     except (OSError, ValueError, EOFError):
         return None
+    with suppress(OSError):  # a cache that can only be read is as good
+        os.utime(path)  # what was used last goes last
     return torch.from_numpy(features) if features.shape == shape else None
 
 
@@ -45,25 +47,28 @@ def write(name: str, features: NDArray[np.float32]) -> None:
     except OSError as error:  # as on a full disk: the features are there all the same
         warnings.warn(
             f"{path.parent} takes no more features, so that they will be computed again: {error}",
+            Notice,
             stacklevel=2,
         )
     else:
-        _trim(path)
+        with suppress(OSError):
+            _trim(path)
 
 
 def _trim(newest: Path) -> None:
     """Others may do the same at the same time."""
     files = []
     for path in newest.parent.iterdir():
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             files.append((path.stat().st_mtime, path.stat().st_size, path))
     total = sum(size for _, size, _ in files)
     for used, size, path in sorted(files):
         unfinished = path.name.startswith(".")
         left_over = unfinished and used < time.time() - _DAY
         if left_over or (total > _limit() and not unfinished and path != newest):
-            path.unlink(missing_ok=True)
-            total -= size
+            with suppress(OSError):  # it is gone already, or somebody else's
+                path.unlink()
+                total -= size
 
 
 def _folder() -> Path:

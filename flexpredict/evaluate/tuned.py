@@ -3,8 +3,9 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,18 @@ from pydantic import ValidationError
 
 from flexpredict.config import first_sentence
 from flexpredict.engine.encoders import encoder_digest
+from flexpredict.engine.precision import compute_dtype
 from flexpredict.evaluate.finetune import PRESETS, FinetuneSettings, finetune
-from flexpredict.evaluate.labels import Rows
 from flexpredict.evaluate.results import Evaluation, options, spread
 from flexpredict.evaluate.subject import Draws, Subject
 from flexpredict.evaluate.tasks import Labelled
+from flexpredict.notice import Notice
 from flexpredict.version import VERSION
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 def evaluate_finetune(
@@ -32,36 +39,53 @@ def evaluate_finetune(
     draws: int = 1,
     seed: int = 0,
     unfinished: Path | None = None,
+    finished: Callable[[Evaluation], object] | None = None,
 ) -> Evaluation:
     """Test accuracy of the last epoch; each draw is another label budget and another seed.
 
-    unfinished: the folder of what is under way, from which the same call goes on.
+    unfinished: the folder of what is under way, from which the same call goes on. finished: gets
+    the result, before what was under way is removed.
     """
     if subject.image_size is not None:
         raise ValueError("image_size: an encoder is fine-tuned at its own size, so leave it out")
     chosen = _settings(preset, settings or {})
     drawn = Draws.of(task, labels, seed, draws, seeded=True)
-    last, best, folders = [], [], []
-    for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
-        settled = replace(chosen, seed=draw)
-        name = _name(subject, task, settled, rows)
-        folders.append(unfinished / name if unfinished and name else None)
-        found = finetune(
-            subject.encoder,
-            task.train,
-            task.test,
-            settled,
-            device=subject.device,
-            train_rows=rows,
-            kept=folders[-1],
-            progress=subject.progress("fine-tuning"),
-        )
-        last.append(found.accuracy)
-        best.append(found.best_accuracy)
-    for folder in filter(None, folders):
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # others may be under way beside it
-            folder.parent.rmdir()
+    name = _name(subject, task, chosen, drawn)
+    with _alone(unfinished / name if unfinished and name else None) as folder:
+        last, best = [], []
+        for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
+            found = finetune(
+                subject.encoder,
+                task.train,
+                task.test,
+                replace(chosen, seed=draw),
+                device=subject.device,
+                train_rows=rows,
+                kept=folder / f"seed-{draw}" if folder else None,
+                progress=subject.progress("fine-tuning"),
+            )
+            last.append(found.accuracy)
+            best.append(found.best_accuracy)
+        result = _evaluation(subject, task, preset, chosen, settings or {}, drawn, last, best)
+        if finished is not None:
+            finished(result)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # others may be under way beside it
+                folder.parent.rmdir()
+    return result
+
+
+def _evaluation(
+    subject: Subject,
+    task: Labelled,
+    preset: str,
+    chosen: FinetuneSettings,
+    changes: Mapping[str, Any],
+    drawn: Draws,
+    last: list[float],
+    best: list[float],
+) -> Evaluation:
     return Evaluation(
         task=task.name,
         data=task.data,
@@ -73,7 +97,7 @@ def evaluate_finetune(
         checkpoint=encoder_digest(subject.encoder),
         labels=drawn.budget.text,
         seeds=drawn.seeds,
-        variant=drawn.variant | options(**(settings or {})),
+        variant=drawn.variant | options(**changes),
         note="accuracy of the last epoch; that of the best epoch is chosen on the test set",
         details={
             "settings": {item.name: getattr(chosen, item.name) for item in fields(chosen)},
@@ -83,15 +107,36 @@ def evaluate_finetune(
     )
 
 
-def _name(subject: Subject, task: Labelled, settings: FinetuneSettings, rows: Rows) -> str | None:
-    """Of one fine-tuning: a digest of all that it depends on, or None where nobody can tell."""
+@contextmanager
+def _alone(folder: Path | None) -> Iterator[Path | None]:
+    """The folder, unless another process is at work in it, or it cannot be made."""
+    if folder is None:
+        yield None
+        return
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((folder / "lock").open("w"))
+            if fcntl is not None:  # until this process ends
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            said = f"{folder} cannot be used, so that a stop would cost all: {error}"
+            warnings.warn(said, Notice, stacklevel=4)
+            yield None
+        else:
+            yield folder
+
+
+def _name(subject: Subject, task: Labelled, chosen: FinetuneSettings, drawn: Draws) -> str | None:
+    """Of what is under way: a digest of all it depends on, or None where nobody can tell."""
     stamps = task.train.stamp(), task.test.stamp()
     if None in stamps:
         return None
-    about = [task.name, task.train.classes, task.test.classes, asdict(settings), VERSION]
-    parts = [encoder_digest(subject.encoder), *stamps, *about]
+    computed = subject.device.type, str(compute_dtype(chosen.precision, subject.device))
+    about = [task.name, task.train.classes, task.test.classes, asdict(chosen), drawn.seeds, VERSION]
+    parts = [encoder_digest(subject.encoder), *stamps, *computed, *about]
     digest = hashlib.sha256(json.dumps(parts, default=str).encode())
-    for numbers in (rows, task.train.labels, task.test.labels):
+    for numbers in (*drawn.rows, task.train.labels, task.test.labels):
         digest.update(np.asarray(numbers).tobytes())
     return digest.hexdigest()[:16]
 

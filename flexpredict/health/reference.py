@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexpredict.config import Settings
+from flexpredict.files import write_text
 from flexpredict.health.diagnosis import GAUGED, progress_of, series
 
 PACKED = Path(__file__).with_name("reference.json")
@@ -117,7 +118,7 @@ def pack(runs: Sequence[tuple[Settings, Sequence[Mapping[str, Any]]]], verdict: 
 
 
 def write(packed: Mapping[str, Any]) -> None:
-    PACKED.write_text(json.dumps(packed, separators=(",", ":")) + "\n")
+    write_text(PACKED, json.dumps(packed, separators=(",", ":")) + "\n")
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], name: str, share: Numbers) -> Numbers | None:

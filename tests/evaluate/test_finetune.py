@@ -1,4 +1,5 @@
 import math
+import resource
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from flexpredict.evaluate.finetune import (
 from flexpredict.evaluate.finetune_data import match_labels
 from flexpredict.model.blocks import Block, drop_path, set_drop_path
 from flexpredict.model.vit import Encoder, create_encoder
+from flexpredict.notice import Notice
 
 # A few short epochs for vit_nano on 16-px images.
 QUICK = FinetuneSettings(
@@ -252,12 +254,27 @@ def test_finetune__goes_on_after_an_interruption_as_if_there_had_been_none(
 
 
 def test_finetune__a_disk_that_takes_no_checkpoint_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="takes no checkpoint"):
-        found = finetune(
-            _encoder(), _set(64, 0), _set(50, 1), QUICK, device="cpu", kept=tmp_path / "file"
-        )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.warns(Notice, match="takes no checkpoint") as said:
+            found = finetune(
+                _encoder(), _set(64, 0), _set(50, 1), QUICK, device="cpu", kept=tmp_path
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(said) == 1
     assert found.accuracies
+
+
+def test_finetune__begins_anew_where_a_checkpoint_is_damaged(tmp_path: Path) -> None:
+    encoder, train, test = _encoder(), _set(64, 0), _set(50, 1)
+    whole = finetune(encoder, train, test, QUICK, device="cpu", kept=tmp_path)
+    (weights,) = tmp_path.glob("checkpoints/*/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.warns(Notice, match="begins anew"):
+        again = finetune(encoder, train, test, QUICK, device="cpu", kept=tmp_path)
+    assert again.losses == whole.losses
 
 
 @pytest.mark.parametrize("pooling", ["norm-mean", "mean-norm"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flexpredict.evaluate import kept
+from flexpredict.notice import Notice
 
 
 @pytest.fixture
@@ -56,6 +57,22 @@ def test_write__lets_go_of_what_was_not_used_for_longest(
     assert {path.name for path in folder.iterdir()} == {"e.npy"}
 
 
+def test_read__a_cache_that_can_only_be_read_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.write("a", FEATURES)
+
+    def refused(path: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", path)
+
+    monkeypatch.setattr(os, "utime", refused)
+    assert kept.read("a", SHAPE) is not None
+    (folder / "notes").mkdir()  # what is no file of ours is left alone
+    monkeypatch.setenv("FLEXPREDICT_CACHE_GIB", "1e-9")
+    kept.write("b", FEATURES)
+    assert {path.name for path in folder.iterdir()} == {"b.npy", "notes"}
+
+
 def test_write__clears_what_a_killed_process_left(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +89,7 @@ def test_write__a_disk_that_takes_no_more_is_said_and_nothing_else(folder: Path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.warns(UserWarning, match="takes no more features"):
+        with pytest.warns(Notice, match="takes no more features"):
             kept.write("a", FEATURES)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

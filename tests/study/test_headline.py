@@ -72,7 +72,12 @@ def test_stages__hand_on_what_they_find(
     assert changed == {"positions", "noise_std"}  # all else is equal on both arms
     assert (one["lr"], one["epochs"], one["noise_std"], two["noise_std"]) == (7e-4, 40, 0, 0.1)
     assert (one["ema"], one["target_layers"]) == (0.9975, 6)
-    assert {run.settings.noise_std for run in runs if run.variant == "stop 0.25"} == {0.25}
+    stages.paper_noise(settings)
+    again = {(run.variant, run.seed): run for run in trials(made["paper-noise"], headline.DATA)}
+    assert {run.settings.noise_std for (name, _), run in again.items() if name != "sincos"} == {
+        0.25
+    }
+    assert all(again["sincos", run.seed].key == run.key for run in runs if run.variant == "sincos")
     mae, first = (run.settings for run in trials(made["beside"], headline.DATA)[:2])
     assert (mae.objective, mae.masking, mae.lr, mae.epochs) == ("mae", "random", 1e-3, 77)
     assert (first.objective, first.batch_size, first.epochs) == ("ijepa", 1024, 60)
@@ -98,7 +103,9 @@ def test_stages__go_on_from_the_committed_lines(
             assert line["asked"] == study.asked, name
 
 
-@pytest.mark.parametrize(("finer", "patch", "epochs"), [(11.9, 8, 200), (12.1, 4, 50)])
+@pytest.mark.parametrize(
+    ("finer", "patch", "epochs", "ema"), [(11.9, 8, 200, 0.9995), (12.1, 4, 50, 0.998)]
+)
 def test_longer__has_the_finer_grid_where_that_is_clearly_better(
     headline: Any,
     tmp_path: Path,
@@ -106,6 +113,7 @@ def test_longer__has_the_finer_grid_where_that_is_clearly_better(
     finer: float,
     patch: int,
     epochs: int,
+    ema: float,
 ) -> None:
     made: dict[str, Study] = {}
 
@@ -114,7 +122,8 @@ def test_longer__has_the_finer_grid_where_that_is_clearly_better(
         return [_lines({"8×8": 10.0, "16×16": finer}) for _ in studies]
 
     monkeypatch.setattr(headline.Stages, "_run", run)
-    headline.Stages(tmp_path, 1, None).longer({"batch_size": 256, "lr": 7e-4})
+    headline.Stages(tmp_path, 1, None).longer({"batch_size": 256, "lr": 7e-4, "ema": 0.995})
     (one,) = trials(made["longer"], headline.DATA)
-    assert (one.settings.patch_size, one.settings.epochs) == (patch, epochs)
+    found = one.settings
+    assert (found.patch_size, found.epochs, found.ema) == (patch, epochs, ema)
     assert (one.settings.positions, one.settings.lr, one.seed) == ("sincos", 7e-4, 20)

@@ -81,6 +81,6 @@ def open_source(
         if (shards := shard_paths(str(spec))) is not None:
             return ShardSource(shards)
         return FolderSource(folder)
-    if not hasattr(spec, "read"):
+    if not (hasattr(spec, "read") and callable(getattr(spec, "name", None))):
         raise ValueError(f"data is {spec!r:.80}: expected a path, a name, an array or a source")
     return spec
