@@ -1,10 +1,15 @@
-"""Files and folders that are there whole or not at all, and where the cache is."""
+"""Files and folders: whole or not at all, one writer at a time; and where the cache is."""
 
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -51,6 +56,27 @@ def fresh_folder(out: Path) -> Iterator[Path]:
         temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """A lock on a folder itself, which is gone with the process.
+
+    BlockingIOError where another process has it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    try:
+        if descriptor >= 0:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:  # some file systems of networks know no locks
+                pass
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def cache_folder() -> Path:

@@ -366,12 +366,16 @@ def test_finetune__what_is_under_way_stays_until_the_result_is_kept(
 
 
 def test_finetune__two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
-    with tuned._alone(tmp_path / "a") as first:
+    with tuned._under_way(tmp_path / "a") as first:
         assert first == tmp_path / "a"
-        with pytest.warns(Notice, match="cannot be used"), tuned._alone(tmp_path / "a") as second:
+        with (
+            pytest.warns(Notice, match="cannot be used"),
+            tuned._under_way(tmp_path / "a") as second,
+        ):
             assert second is None
-    with tuned._alone(tmp_path / "a") as third:
+    with tuned._under_way(tmp_path / "a") as third:
         assert third == first
+    assert not (tmp_path / "a").exists()
 
 
 def test_finetune__another_task_begins_anew(run: Path) -> None:
@@ -384,7 +388,6 @@ def test_finetune__another_task_begins_anew(run: Path) -> None:
     drawn = Draws(Budget.parse("2/class"), [0], [rows])
     names = {tuned._name(subject, task, settings, drawn) for subject, task in subjects}
     assert len(names) == 3
-    assert None not in names
     subject, task = subjects[0]
     assert tuned._name(subject, task, settings, drawn) in names
     for other in (replace(drawn, seeds=[1]), replace(drawn, rows=[rows + 1])):

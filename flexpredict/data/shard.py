@@ -18,7 +18,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -32,12 +32,9 @@ from flexpredict.data.processes import in_processes, workers_for
 from flexpredict.data.sources import Progress, ShardSource, Source
 from flexpredict.data.sources.base import Pixels
 from flexpredict.data.sources.folder import SUFFIXES
+from flexpredict.data.sources.identity import class_names, identity
 from flexpredict.data.sources.shards import CLASSES
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from flexpredict.files import alone_in
 
 MANIFEST = "manifest.json"
 PER_SHARD = 10_000
@@ -88,18 +85,18 @@ def shard(
     out = out.expanduser()
     origin = {
         "version": _VERSION,
-        "source": _identity(source),
+        "source": identity(source),
         "images": len(source),
         "per_shard": per_shard,
     }
     known = _known_shards(out, origin)
     _make_folder(out)
-    with _alone_in(out):
+    with _only_writer(out):
         for left in filter(_is_temporary, sorted(out.iterdir())):
             left.unlink()
         _write_manifest(out, origin, known)
         if source.labels is not None:
-            _write(out / CLASSES, json.dumps(_classes(source), indent=0).encode())
+            _write(out / CLASSES, json.dumps(class_names(source), indent=0).encode())
         firsts = range(0, len(source), per_shard)
         plans = [
             _Plan(name, range(first, min(first + per_shard, len(source))), known.get(name))
@@ -119,28 +116,6 @@ def shard(
                 progress(images, len(source))
     size = sum(entry["bytes"] for entry in entries.values())
     return Sharding(out, len(source), len(plans), kept, size)
-
-
-def _identity(source: Source) -> str:
-    """A digest that is equal only for the same images with the same labels."""
-    digest = hashlib.sha256()
-    if (stamp := source.stamp()) is not None:
-        digest.update(stamp.encode())
-    else:
-        for index in range(len(source)):
-            data = source.read(index)
-            shape = data.shape if isinstance(data, np.ndarray) else (len(data),)
-            digest.update(f"{shape}".encode())
-            digest.update(data.tobytes() if isinstance(data, np.ndarray) else data)
-    if source.labels is not None:
-        digest.update(json.dumps(_classes(source)).encode())
-        digest.update(source.labels.astype("<i8").tobytes())
-    return digest.hexdigest()
-
-
-def _classes(source: Source) -> list[str]:
-    assert source.labels is not None
-    return source.classes or [str(number) for number in range(int(source.labels.max()) + 1)]
 
 
 def _known_shards(out: Path, origin: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -179,23 +154,15 @@ def _make_folder(out: Path) -> None:
 
 
 @contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
-    """A lock on the folder itself, which is gone with the process."""
-    folder = os.open(out, os.O_RDONLY) if fcntl is not None else -1
-    try:
-        if folder >= 0:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process is writing shards to {out}: wait for it, or name a new folder"
-                ) from None
-            except OSError:  # some file systems of networks know no locks
-                pass
+def _only_writer(out: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(alone_in(out))
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is writing shards to {out}: wait for it, or name a new folder"
+            ) from None
         yield
-    finally:
-        if folder >= 0:
-            os.close(folder)
 
 
 def _make(out: Path, source: Source, plan: _Plan) -> _Done:

@@ -63,24 +63,6 @@ class FinetuneResult:
     model: "Classifier"  # as after the last epoch
 
 
-class _Pause:
-    """Lets checkpoints take at most a twentieth of the time, however large the model is."""
-
-    def __init__(self) -> None:
-        self._until = self._started = 0.0
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() > self._until
-
-    def __enter__(self) -> None:
-        self._started = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        now = time.monotonic()
-        self._until = now + 20 * (now - self._started)
-
-
 class Classifier(nn.Module):
     """A copy of an encoder, ready to be trained, and a linear head."""
 
@@ -205,12 +187,11 @@ def finetune(
     accuracies: dict[int, float] = {}
     losses: list[float] = []
     total = torch.zeros((), device=device)
-    begun, spent = 0, 0.0
+    begun, spent, due = 0, 0.0, 0.0
     if kept is not None and (before := _before(kept, model, optimizer)) is not None:
         begun, spent, losses = before["step"], before["seconds"], before["losses"]
         accuracies = {int(epoch): value for epoch, value in before["accuracies"].items()}
         scaler.load_state_dict(before["scaler"])
-    pause = _Pause()
     # Drop path draws from torch's global generator: it gets a key, and is handed back as it was.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         for step, batch in enumerate(load(batches, range(begun, steps), workers), begun):
@@ -245,20 +226,15 @@ def finetune(
                     views = TestBatches(test, encoder.in_channels, size, settings.test_margin)
                     with precision.autocast(device, dtype):
                         accuracies[epoch] = _accuracy(model, views, test_labels, workers)
-                if kept is not None and (pause.is_over or step + 1 == steps):
+                last = step + 1 == steps
+                if kept is not None and due < math.inf and (last or time.monotonic() > due):
                     state = {
                         "losses": losses,
                         "accuracies": accuracies,
                         "scaler": scaler.state_dict(),
                         "seconds": spent + time.monotonic() - started,
                     }
-                    try:
-                        with pause:
-                            checkpoint.save(kept, step + 1, model, optimizer, state, keep=1)
-                    except OSError as error:  # as on a full disk: what is trained is not lost yet
-                        said = f"{kept} takes no checkpoint, so that a stop would cost all: {error}"
-                        warnings.warn(said, Notice, stacklevel=2)
-                        kept = None
+                    due = _keep(kept, step + 1, model, optimizer, state)
     best = max(accuracies, key=lambda epoch: accuracies[epoch])
     return FinetuneResult(
         accuracy=accuracies[settings.epochs],
@@ -282,6 +258,25 @@ def _before(
         warnings.warn(f"fine-tuning begins anew: {error}", Notice, stacklevel=3)
         shutil.rmtree(kept)
         return None
+
+
+def _keep(
+    kept: Path,
+    step: int,
+    model: Classifier,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+) -> float:
+    """When the next is due: saving takes at most a twentieth of the time. Never, if it fails."""
+    start = time.monotonic()
+    try:
+        checkpoint.save(kept, step, model, optimizer, state, keep=1)
+    except OSError as error:  # as on a full disk: what is trained is not lost yet
+        said = f"{kept} takes no checkpoint, so that a stop would cost all: {error}"
+        warnings.warn(said, Notice, stacklevel=3)
+        return math.inf
+    end = time.monotonic()
+    return end + 20 * (end - start)
 
 
 def _prepare(

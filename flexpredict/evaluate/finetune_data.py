@@ -14,6 +14,7 @@ from flexpredict.data.loader import Order
 from flexpredict.data.randaugment import RandAugment
 from flexpredict.data.random import Stream, uniforms
 from flexpredict.data.sources import Source
+from flexpredict.data.sources.identity import class_names
 from flexpredict.data.transforms import RandomTransform, Transform, read_pixels
 from flexpredict.evaluate.finetune_settings import RAND_AUGMENT, FinetuneSettings
 from flexpredict.evaluate.mixing import ERASING_DRAWS, erasing_boxes
@@ -33,7 +34,7 @@ def match_labels(
             f"beside the images"
         )
     train_labels, test_labels = train.labels, test.labels
-    classes = train.classes or [str(label) for label in range(int(train_labels.max()) + 1)]
+    classes = class_names(train)
     if train.classes and test.classes and train.classes != test.classes:
         # A class without a test image shifts the numbers of a folder's labels: names decide.
         number = {name: place for place, name in enumerate(train.classes)}

@@ -14,19 +14,16 @@ import numpy as np
 from pydantic import ValidationError
 
 from flexpredict.config import first_sentence
+from flexpredict.data.sources.identity import identity
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.engine.precision import compute_dtype
 from flexpredict.evaluate.finetune import PRESETS, FinetuneSettings, finetune
 from flexpredict.evaluate.results import Evaluation, options, spread
 from flexpredict.evaluate.subject import Draws, Subject
 from flexpredict.evaluate.tasks import Labelled
+from flexpredict.files import alone_in
 from flexpredict.notice import Notice
 from flexpredict.version import VERSION
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 
 def evaluate_finetune(
@@ -51,10 +48,10 @@ def evaluate_finetune(
     chosen = _settings(preset, settings or {})
     drawn = Draws.of(task, labels, seed, draws, seeded=True)
     name = _name(subject, task, chosen, drawn)
-    with _alone(unfinished / name if unfinished and name else None) as folder:
+    with _under_way(unfinished / name if unfinished else None) as folder:
         last, best = [], []
         for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
-            found = finetune(
+            tuned = finetune(
                 subject.encoder,
                 task.train,
                 task.test,
@@ -64,80 +61,65 @@ def evaluate_finetune(
                 kept=folder / f"seed-{draw}" if folder else None,
                 progress=subject.progress("fine-tuning"),
             )
-            last.append(found.accuracy)
-            best.append(found.best_accuracy)
-        result = _evaluation(subject, task, preset, chosen, settings or {}, drawn, last, best)
+            last.append(tuned.accuracy)
+            best.append(tuned.best_accuracy)
+        found = Evaluation(
+            task=task.name,
+            data=task.data,
+            method="finetune",
+            protocol=preset,
+            result=spread(last) | {"best_epoch_accuracy": float(np.mean(best))},
+            encoder=subject.which,
+            layers=1,
+            checkpoint=encoder_digest(subject.encoder),
+            labels=drawn.budget.text,
+            seeds=drawn.seeds,
+            variant=drawn.variant | options(**(settings or {})),
+            note="accuracy of the last epoch; that of the best epoch is chosen on the test set",
+            details={
+                "settings": {item.name: getattr(chosen, item.name) for item in fields(chosen)},
+                "train_images": len(drawn.rows[0]),
+                "test_images": len(task.test_labels),
+            },
+        )
         if finished is not None:
-            finished(result)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # others may be under way beside it
-                folder.parent.rmdir()
-    return result
-
-
-def _evaluation(
-    subject: Subject,
-    task: Labelled,
-    preset: str,
-    chosen: FinetuneSettings,
-    changes: Mapping[str, Any],
-    drawn: Draws,
-    last: list[float],
-    best: list[float],
-) -> Evaluation:
-    return Evaluation(
-        task=task.name,
-        data=task.data,
-        method="finetune",
-        protocol=preset,
-        result=spread(last) | {"best_epoch_accuracy": float(np.mean(best))},
-        encoder=subject.which,
-        layers=1,
-        checkpoint=encoder_digest(subject.encoder),
-        labels=drawn.budget.text,
-        seeds=drawn.seeds,
-        variant=drawn.variant | options(**changes),
-        note="accuracy of the last epoch; that of the best epoch is chosen on the test set",
-        details={
-            "settings": {item.name: getattr(chosen, item.name) for item in fields(chosen)},
-            "train_images": len(drawn.rows[0]),
-            "test_images": len(task.test_labels),
-        },
-    )
+            finished(found)
+    return found
 
 
 @contextmanager
-def _alone(folder: Path | None) -> Iterator[Path | None]:
-    """The folder, unless another process is at work in it, or it cannot be made."""
-    if folder is None:
-        yield None
-        return
+def _under_way(folder: Path | None) -> Iterator[Path | None]:
+    """The folder, which is removed when all went well.
+
+    None where another process is at work in it, or where it cannot be made.
+    """
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder / "lock").open("w"))
-            if fcntl is not None:  # until this process ends
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(alone_in(folder))
         except OSError as error:
             said = f"{folder} cannot be used, so that a stop would cost all: {error}"
             warnings.warn(said, Notice, stacklevel=4)
-            yield None
-        else:
+            folder = None
+        try:
             yield folder
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            for empty in (folder, folder.parent) if folder else ():
+                with suppress(OSError):  # it is gone, or something is under way in it
+                    empty.rmdir()
 
 
-def _name(subject: Subject, task: Labelled, chosen: FinetuneSettings, drawn: Draws) -> str | None:
-    """Of what is under way: a digest of all it depends on, or None where nobody can tell."""
-    stamps = task.train.stamp(), task.test.stamp()
-    if None in stamps:
-        return None
+def _name(subject: Subject, task: Labelled, chosen: FinetuneSettings, drawn: Draws) -> str:
+    """Of what is under way: a digest of all that it depends on."""
+    data = task.name, identity(task.train), identity(task.test)
     computed = subject.device.type, str(compute_dtype(chosen.precision, subject.device))
-    about = [task.name, task.train.classes, task.test.classes, asdict(chosen), drawn.seeds, VERSION]
-    parts = [encoder_digest(subject.encoder), *stamps, *computed, *about]
-    digest = hashlib.sha256(json.dumps(parts, default=str).encode())
-    for numbers in (*drawn.rows, task.train.labels, task.test.labels):
-        digest.update(np.asarray(numbers).tobytes())
+    parts = [encoder_digest(subject.encoder), *data, *computed, asdict(chosen), drawn.seeds]
+    digest = hashlib.sha256(json.dumps([*parts, VERSION], default=str).encode())
+    for rows in drawn.rows:
+        digest.update(rows.tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -19,6 +19,7 @@ from flexpredict.data import shard as module
 from flexpredict.data.decode import decode
 from flexpredict.data.shard import Sharding, shard
 from flexpredict.data.sources import MemorySource, ShardSource, Source, open_source
+from flexpredict.files import alone_in
 
 IMAGES = 20  # 4 shards of 5
 
@@ -269,7 +270,7 @@ def test_out__of_somebody_else_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_out__that_another_process_writes_to_is_refused(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shard(open_source(folder), out)
-    with module._alone_in(out):
+    with alone_in(out):
         assert "another process is writing" in _refused(open_source(folder), out)
 
 
