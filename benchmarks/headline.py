@@ -166,16 +166,25 @@ class Stages:
         self._run({"beside": study})
 
     def longer(self, settings: Mapping[str, Any]) -> None:
-        """One long run of the baseline, on the finer grid if that is clearly better."""
-        (lines,) = self._run({"grid": read_study("grid")})
+        """One long run of the baseline, on the finer grid if that is clearly better.
+
+        With half the learning rate if the larger model, which it was not tuned on, prefers that.
+        """
+        name, rate = "half the rate", {"lr": settings["lr"] / 2}
+        title = "Learning rate of the larger model"
+        study = self._tuning(title, settings, {name: rate}, RECIPE)
+        lines, halved = self._run({"grid": read_study("grid"), "rate": study})
         gain = _score(lines, "16×16") - _score(lines, "8×8")
+        layers = read_results(self.out / "layers")
+        whole = _score(layers, f"layers {settings['target_layers']}")
+        better = rate if _score(halved, name) > whole else {}
         grid = "16×16" if gain >= FINER else "8×8"
         length = LONGER[grid]
         more = {"ema": first_ema(settings["ema"], length["epochs"]), "augment": "crop-flip"}
         study = Study(
             title="A longer baseline", question="How good is it at length?", recipe=RECIPE,
-            settings={**settings, **SINCOS, **more}, variants={grid: length}, seeds=SEEDS[:1],
-            measures=MEASURES, gauges=GAUGES,
+            settings={**settings, **SINCOS, **more, **better}, variants={grid: length},
+            seeds=SEEDS[:1], measures=MEASURES, gauges=GAUGES,
         )  # fmt: skip
         self._run({"longer": study})
 
