@@ -1,20 +1,26 @@
-"""Fills the tables of docs/results.md from the lines of results/*/results.jsonl.
+"""Fills the tables of docs/results.md from the lines of results/*/results.jsonl, and draws curves.
 
     python benchmarks/results.py
 
 A table stands between `<!-- NAME BASELINE: column, column -->` and `<!-- end -->`. With `-` for a
-baseline there are no differences; without columns all are shown.
+baseline there are no differences; without columns all are shown. Curves are of results/*/runs.
 """
 
 import re
 from pathlib import Path
 from typing import Any
 
+from flexpredict.report.figures.curves import curves
+from flexpredict.report.figures.style import to_png
+from flexpredict.run_folder import read_metrics
 from flexpredict.study.run import read_results
 from flexpredict.study.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
+LENGTH = ROOT / "docs" / "images" / "length.png"
+RUNS = {"40 epochs": "headline/runs/sincos-seed22", "200 epochs": "longer/runs/8x8-seed20"}
+SHOWN = {"fixed_loss": "loss on fixed images", "rankme_target": "rank", "norm_A": "norm of A"}
 TABLE = re.compile(r"<!-- ([\w-]+) ([^:>]+?)(?:: ([^>]+))? -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -44,3 +50,5 @@ def _only(line: dict[str, Any], columns: list[str]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text()))
+    runs = {name: read_metrics(ROOT / "results" / run) for name, run in RUNS.items()}
+    LENGTH.write_bytes(to_png(curves(runs, SHOWN)))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flexpredict.config import Settings
 from flexpredict.files import write_text
-from flexpredict.health.diagnosis import GAUGED, progress_of, series
+from flexpredict.health.diagnosis import GAUGED, progress_of, series, steps_of
 
 PACKED = Path(__file__).with_name("reference.json")
 # What a person looks at first.
@@ -46,13 +46,15 @@ class Band(NamedTuple):
         return low, high
 
 
-def reference_bands(of: Settings | str) -> dict[str, Band]:
+def reference_bands(of: Settings | str, steps: int | None = None) -> dict[str, Band]:
     """Bands of healthy runs by the name of the gauge, or none where there are no such runs.
 
     of: the settings of a run, for runs of the same model, patches and positions; or a name among
         `reference_names()`, failures included.
+    steps: of the run in all, where its settings say epochs: of several that are alike those of
+        about this length are taken.
     """
-    name = of if isinstance(of, str) else _name_of(of)
+    name = of if isinstance(of, str) else _name_of(of, steps)
     if name is None:
         return {}
     if name not in _known():
@@ -74,7 +76,8 @@ class Reading(NamedTuple):
 
 def readings(settings: Settings, lines: Sequence[Mapping[str, Any]]) -> list[Reading]:
     """What the gauges of a run say, beside those of healthy runs at the same share of theirs."""
-    bands, share = reference_bands(settings), progress_of(settings, lines[-1])
+    bands = reference_bands(settings, steps_of(settings, lines[-1]))
+    share = progress_of(settings, lines[-1])
     found = []
     for name in SHOWN:
         if values := series(lines, name):
@@ -129,7 +132,7 @@ def _curve(lines: Sequence[Mapping[str, Any]], name: str, share: Numbers) -> Num
     return np.interp(share * lines[-1]["step"], steps, values)
 
 
-def _name_of(settings: Settings) -> str | None:
+def _name_of(settings: Settings, steps: int | None = None) -> str | None:
     """Of healthy references that are alike, the one of about as many steps, else the longest.
 
     Of several as long, the one of about as much noise.
@@ -142,7 +145,7 @@ def _name_of(settings: Settings) -> str | None:
     }
     if not alike:
         return None
-    wanted = settings.steps or max(known["steps"] for known in alike.values())
+    wanted = steps or settings.steps or max(known["steps"] for known in alike.values())
 
     def apart(name: str) -> tuple[float, float]:
         known = alike[name]

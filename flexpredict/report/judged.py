@@ -11,7 +11,7 @@ from flexpredict.report.runs import Run
 def bands_of(runs: Sequence[Run]) -> dict[str, Band]:
     """What healthy runs showed that are like the first of these of which any are known."""
     for run in runs:
-        known = reference_bands(run.settings)
+        known = reference_bands(run.settings, run.steps)
         if known and run.steps:
             return {
                 gauge: Band(*(part.tolist() for part in (band.share * run.steps, *band[1:])))

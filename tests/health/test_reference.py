@@ -48,7 +48,9 @@ def test_bands__lowest_median_highest_of_the_seeds() -> None:
 def test_bands__of_a_run_are_those_of_healthy_runs_alike() -> None:
     assert reference._name_of(DEMO) == "demo"  # of 100 steps
     assert reference._name_of(DEMO.model_copy(update={"steps": 3000})) == "demo-long"
-    assert reference._name_of(DEMO.model_copy(update={"steps": None, "epochs": 1})) == "demo-long"
+    in_epochs = DEMO.model_copy(update={"steps": None, "epochs": 1})
+    assert reference._name_of(in_epochs) == "demo-long"
+    assert reference._name_of(in_epochs, 200) == "demo"
     assert reference._name_of(DEMO.model_copy(update={"noise_std": 0.7})) == "demo-loud"
     assert reference.reference_bands(DEMO.model_copy(update={"seed": 9, "lr": 3e-3}))
     assert reference.reference_bands(DEMO.model_copy(update={"model": "vit_base"})) == {}
@@ -67,9 +69,18 @@ def test_readings__a_run_beside_the_band() -> None:
     assert set(found) == {"loss", "rankme_target"}
     assert found["rankme_target"][1:3] == (5.0, 4.0)
     assert found["rankme_target"].healthy == pytest.approx((0.5, 2.5))
+    in_epochs = DEMO.model_copy(update={"steps": None, "epochs": 2})
+    lines = [line | {"epoch": line["step"] / 50} for line in lines]
+    assert reference.readings(in_epochs, lines) == list(found.values())  # also of 100 steps
 
 
-@pytest.mark.parametrize("recipe", ["demo", "small/stop-vit-s8-64", "small/stop-vit-s8-64@sincos"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "demo", "small/stop-vit-t8-64", "small/stop-vit-s8-64", "small/stop-vit-s8-64@sincos",
+        "small/stop-vit-s8-64@sincos-long",
+    ],
+)  # fmt: skip
 def test_package__has_bands_of(recipe: str) -> None:
     settings = settings_from({}, recipe=recipe)
     bands = reference.reference_bands(settings)

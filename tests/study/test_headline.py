@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flexpredict.study.plan import Study, trials
-from flexpredict.study.run import read_results
+from flexpredict.study.run import read_results, write_results
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,7 +84,7 @@ def test_stages__hand_on_what_they_find(
 
 
 def test_stages__go_on_from_the_committed_lines(
-    headline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    headline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recipe that changes must not change what is asked half-way through the headline."""
     made: dict[str, Study] = {}
@@ -94,8 +94,10 @@ def test_stages__go_on_from_the_committed_lines(
         return [read_results(ROOT / "results" / name) for name in studies]
 
     monkeypatch.setattr(headline.Stages, "_run", run)
-    stages = headline.Stages(tmp_path, 1, None)
-    stages.headline(*stages.tuned())
+    stages = headline.Stages(ROOT / "results", 1, None)
+    settings, noise_std = stages.tuned()
+    stages.headline(settings, noise_std)
+    stages.longer(settings)
     for name, study in made.items():
         planned = {(t.variant, t.seed): t.settings.digest() for t in trials(study, headline.DATA)}
         for line in read_results(ROOT / "results" / name):
@@ -106,7 +108,8 @@ def test_stages__go_on_from_the_committed_lines(
 @pytest.mark.parametrize(
     ("finer", "patch", "epochs", "ema"), [(11.9, 8, 200, 0.9995), (12.1, 4, 50, 0.998)]
 )
-def test_longer__has_the_finer_grid_where_that_is_clearly_better(
+@pytest.mark.parametrize(("halved", "lr"), [(9.9, 7e-4), (10.1, 3.5e-4)])
+def test_longer__has_the_finer_grid_and_half_the_rate_where_those_are_better(
     headline: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -114,16 +117,30 @@ def test_longer__has_the_finer_grid_where_that_is_clearly_better(
     patch: int,
     epochs: int,
     ema: float,
+    halved: float,
+    lr: float,
 ) -> None:
     made: dict[str, Study] = {}
 
     def run(_: Any, studies: dict[str, Study]) -> list[list[dict[str, Any]]]:
         made.update(studies)
-        return [_lines({"8×8": 10.0, "16×16": finer}) for _ in studies]
+        scores = {"8×8": 10.0, "16×16": finer, "half the rate": halved}
+        return [_lines(scores) for _ in studies]
 
     monkeypatch.setattr(headline.Stages, "_run", run)
-    headline.Stages(tmp_path, 1, None).longer({"batch_size": 256, "lr": 7e-4, "ema": 0.995})
+    (tmp_path / "layers").mkdir()
+    known = [{**line, "settings": "", "asked": ""} for line in _lines({"layers 6": 10.0})]
+    write_results(tmp_path / "layers", known)
+    stages = headline.Stages(tmp_path, 1, None)
+    settings = {"batch_size": 256, "lr": 7e-4, "ema": 0.995, "target_layers": 6}
+    stages.longer(settings)
     (one,) = trials(made["longer"], headline.DATA)
     found = one.settings
     assert (found.patch_size, found.epochs, found.ema) == (patch, epochs, ema)
-    assert (one.settings.positions, one.settings.lr, one.seed) == ("sincos", 7e-4, 20)
+    assert (found.positions, found.lr, found.augment, one.seed) == ("sincos", lr, "crop-flip", 20)
+    stages.long_headline(settings)
+    runs = trials(made["long-headline"], headline.DATA)
+    assert {run.seed for run in runs} == {30, 31, 32, 33, 34}
+    arms = {run.variant: run.settings for run in runs[:2]}
+    assert (arms["sincos"].positions, arms["stop"].noise_std) == ("sincos", 0.25)
+    assert {(x.epochs, x.ema, x.lr, x.patch_size) for x in arms.values()} == {(100, 0.999, lr, 8)}

@@ -94,6 +94,8 @@ def _draw(
         panel.plot(steps, values, label=legend_name(name), marker=marker, **style)
     panel.set_title(title)
     panel.set_xlabel("step")
+    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    panel.xaxis.set_major_formatter("{x:,.0f}")
     panel.grid()
 
 
