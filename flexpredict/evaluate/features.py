@@ -27,6 +27,7 @@ _BATCH = 256
 _FEW_PARTS = 20
 _PLAIN = Transform()
 _FORMAT = 1  # raised when the same inputs would give other features
+_PROBED = 4  # layers, of which probes keep features: the last is among them
 
 
 @torch.inference_mode()
@@ -90,9 +91,11 @@ def cached(
         "resize": resize,
         "computed in": str(compute_dtype("auto", encoder.pos_embed.device)),
     }
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    if (found := kept.read(name, (len(source), encoder.dim * layers))) is not None:
-        return found
+    for more in sorted({layers, max(layers, _PROBED)}):
+        shape = (len(source), encoder.dim * more)
+        found = kept.read(_name(key | {"layers": more}), shape, encoder.dim * layers)
+        if found is not None:
+            return found
     features = extract(
         encoder,
         source,
@@ -102,8 +105,12 @@ def cached(
         resize=resize,
         progress=progress,
     )
-    kept.write(name, features.numpy())
+    kept.write(_name(key), features.numpy())
     return features
+
+
+def _name(key: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def size_for(encoder: Encoder, image_size: Size | None = None) -> tuple[int, int]:

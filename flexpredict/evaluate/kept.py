@@ -19,17 +19,18 @@ _USUAL = 20.0
 _DAY = 86_400.0
 
 
-def read(name: str, shape: tuple[int, int]) -> Tensor | None:
-    """What is kept under a name, if it is whole."""
+def read(name: str, shape: tuple[int, int], last: int) -> Tensor | None:
+    """The last so many columns of what is kept under a name, if it is whole and of this shape."""
     _limit()  # said before anything is computed, if it is wrong
     path = _folder() / f"{name}.npy"
     try:
-        features = np.load(path)
+        features = np.load(path, mmap_mode="r")
+        found = np.array(features[:, -last:]) if features.shape == shape else None
     except (OSError, ValueError, EOFError):
         return None
     with suppress(OSError):  # a cache that can only be read is as good
         os.utime(path)  # what was used last goes last
-    return torch.from_numpy(features) if features.shape == shape else None
+    return None if found is None else torch.from_numpy(found)
 
 
 def write(name: str, features: NDArray[np.float32]) -> None:

@@ -78,3 +78,17 @@ def test_cached__knows_weights_images_and_all_that_changes_features(photos: Path
     damaged.write_bytes(damaged.read_bytes()[:100])
     assert count() == 96  # a damaged file is made again
     assert count() == 0
+
+
+def test_cached__the_last_layer_is_among_those_of_a_probe(photos: Path) -> None:
+    encoder = create_encoder("vit_nano", patch_size=8, image_size=32).eval()
+    source = open_source(photos)
+
+    def unasked(*_: object) -> None:
+        raise AssertionError("the features are there already")
+
+    four = cached(encoder, source, layers=4)
+    one = cached(encoder, source, progress=unasked)
+    torch.testing.assert_close(one, extract(encoder, source), rtol=0, atol=0)
+    assert torch.equal(one, four[:, -encoder.dim :])
+    assert torch.equal(cached(encoder, source, layers=4, progress=unasked), four)

@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "features"
 
 
-FEATURES = np.ones((256, 256), np.float32)  # a quarter of a MiB
+FEATURES = np.arange(256 * 256, dtype=np.float32).reshape(256, 256)  # a quarter of a MiB
 SHAPE = FEATURES.shape
 
 
@@ -29,14 +29,16 @@ def _aged(path: Path, hours: float) -> None:
 
 
 def test_read__gives_what_was_written_or_nothing(folder: Path) -> None:
-    assert kept.read("a", SHAPE) is None
+    assert kept.read("a", SHAPE, 256) is None
     kept.write("a", FEATURES)
-    found = kept.read("a", SHAPE)
+    found, last = kept.read("a", SHAPE, 256), kept.read("a", SHAPE, 3)
     assert found is not None
+    assert last is not None
     assert torch.equal(found, torch.from_numpy(FEATURES))
-    assert kept.read("a", (256, 2)) is None
+    assert torch.equal(last, torch.from_numpy(FEATURES[:, -3:]))
+    assert kept.read("a", (256, 2), 2) is None
     (folder / "a.npy").write_bytes((folder / "a.npy").read_bytes()[:1000])
-    assert kept.read("a", SHAPE) is None
+    assert kept.read("a", SHAPE, 256) is None
 
 
 def test_write__lets_go_of_what_was_not_used_for_longest(
@@ -45,7 +47,7 @@ def test_write__lets_go_of_what_was_not_used_for_longest(
     for hours, name in ((3, "a"), (2, "b"), (1, "c")):
         kept.write(name, FEATURES)
         _aged(folder / f"{name}.npy", hours)
-    assert kept.read("a", SHAPE) is not None  # used again
+    assert kept.read("a", SHAPE, 256) is not None  # used again
     monkeypatch.setenv("FLEXPREDICT_CACHE_GIB", str(0.8 / 1024))  # three of them
     kept.write("d", FEATURES)
     assert {path.name for path in folder.iterdir()} == {"a.npy", "c.npy", "d.npy"}
@@ -66,7 +68,7 @@ def test_read__a_cache_that_can_only_be_read_is_used(
         raise PermissionError(1, "Operation not permitted", path)
 
     monkeypatch.setattr(os, "utime", refused)
-    assert kept.read("a", SHAPE) is not None
+    assert kept.read("a", SHAPE, 256) is not None
     (folder / "notes").mkdir()  # what is no file of ours is left alone
     monkeypatch.setenv("FLEXPREDICT_CACHE_GIB", "1e-9")
     kept.write("b", FEATURES)
@@ -100,4 +102,4 @@ def test_write__a_disk_that_takes_no_more_is_said_and_nothing_else(folder: Path)
 def test_limit__has_to_be_a_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEXPREDICT_CACHE_GIB", text)
     with pytest.raises(ValueError, match=f"FLEXPREDICT_CACHE_GIB is '{text}'"):
-        kept.read("a", SHAPE)
+        kept.read("a", SHAPE, 256)
