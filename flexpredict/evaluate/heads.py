@@ -110,7 +110,9 @@ class Heads:
         value: Tensor = getattr(self, name)
         shape, count = (-1,) + (1,) * (value.ndim - 1), len(value)
         rate = (self.lr[:count] * lr).view(shape)
-        velocity = self._velocity.setdefault(name, torch.zeros_like(value))
+        if name not in self._velocity:
+            self._velocity[name] = torch.zeros_like(value)
+        velocity = self._velocity[name]
         if name in ("weight", "bias"):
             gradient.addcmul_(self.weight_decay.view(shape), value)
         if self.optimizer == "lars":
