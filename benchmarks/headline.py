@@ -2,7 +2,7 @@
 
     FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [STAGE …] [--with STUDY …]
 
-Stages, by default all: tuned, headline, paper-noise, beside, longer, long-headline, and the floors
+Stages, by default all: tuned, headline, beside, longer, long-headline, paper-noise, and the floors
 pixels and untrained. They are studies, each in a folder of its own. What is done is skipped, also
 where only its results.jsonl is there; after a signal the same command goes on.
 """
@@ -52,7 +52,7 @@ MAE = {"objective": "mae", **SINCOS}
 FINER = 2.0  # points by which the finer grid has to be better
 LONGER = {"8×8": {"epochs": 200}, "16×16": {"patch_size": 4, "epochs": 50}}
 FLOORS = ("pixels", "untrained")
-STAGES = ("tuned", "headline", "paper-noise", "beside", "longer", "long-headline", *FLOORS)
+STAGES = ("tuned", "headline", "beside", "longer", "long-headline", "paper-noise", *FLOORS)
 
 
 def best(lines: Sequence[Line], names: Iterable[str]) -> str:
@@ -186,10 +186,10 @@ class Stages:
         )  # fmt: skip
         self._run({"longer": study})
 
-    def long_headline(self, settings: Mapping[str, Any]) -> None:
+    def long_headline(self, settings: Mapping[str, Any], others: Sequence[str] = ()) -> None:
         """Pairs of the longer baseline's settings, with the paper's noise."""
         study = self._pairs(self._at_length(settings), {"stop": PAPER_NOISE}, LONG, LONG_SEEDS)
-        self._run({"long-headline": study})
+        self._run({"long-headline": study, **{name: read_study(name) for name in others}})
 
     def _at_length(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """With flips; and half the learning rate, which was tuned on a smaller model, if better."""
@@ -240,6 +240,8 @@ def main() -> None:
     if unknown := set(given.stages) - set(STAGES):
         parser.error(f"no stage {unknown.pop()!r}: choose from {', '.join(STAGES)}")
     asked = given.stages or STAGES
+    if given.others and not {"headline", "long-headline"} & set(asked):
+        parser.error("--with is for studies beside the pairs of headline or long-headline")
     given.out.mkdir(parents=True, exist_ok=True)
     stages = Stages(given.out, given.jobs, given.device)
     if set(asked) - set(FLOORS):
@@ -247,14 +249,14 @@ def main() -> None:
         print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
     if "headline" in asked:
         stages.headline(settings, noise_std, given.others)
-    if "paper-noise" in asked:
-        stages.paper_noise(settings)
     if "beside" in asked:
         stages.beside({**settings, "epochs": EPOCHS})
     if "longer" in asked:
         stages.longer(settings)
     if "long-headline" in asked:
-        stages.long_headline(settings)
+        stages.long_headline(settings, given.others)
+    if "paper-noise" in asked:
+        stages.paper_noise(settings)
     for which in FLOORS:
         if which in asked:
             stages.floor(which)

@@ -60,11 +60,12 @@ def fresh_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """A lock on a folder itself, which is gone with the process.
+    """A lock on a folder itself, which is gone with the process, whoever it has forked.
 
     BlockingIOError where another process has it.
     """
     descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    _locks.add(descriptor)
     try:
         if descriptor >= 0:
             try:
@@ -75,8 +76,24 @@ def alone_in(folder: Path) -> Iterator[None]:
                 pass
         yield
     finally:
+        if descriptor in _locks and descriptor >= 0:  # it is not, in a process that was forked
+            os.close(descriptor)
+        _locks.discard(descriptor)
+
+
+_locks: set[int] = set()
+
+
+def _let_go() -> None:
+    """A forked process has the locks of its parent too, and would hold them for longer."""
+    for descriptor in _locks:
         if descriptor >= 0:
             os.close(descriptor)
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def cache_folder() -> Path:

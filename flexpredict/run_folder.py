@@ -1,6 +1,7 @@
 """What the folder of a run holds beside its weights, as plain values."""
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,3 +34,23 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{path} is no evaluation: evaluate again, or remove it")
         found.append(one)
     return found
+
+
+def set_aside(run: Path, digests: Callable[[], set[str]]) -> None:
+    """Moves evaluations of weights that the run no longer has to evaluations/earlier.
+
+    digests: of the weights that it has; asked for where there are evaluations.
+    """
+    older: list[tuple[Path, str]] = []
+    current: set[str] | None = None
+    for path in sorted((run / EVALUATIONS).glob("*.json")):
+        with suppress(ValueError, OSError):
+            one = json.loads(path.read_text())
+            if isinstance(one, dict) and one.get("encoder") in ("target", "context"):
+                current = digests() if current is None else current
+                if (digest := one.get("checkpoint")) not in current:
+                    older.append((path, str(digest)))
+    for path, digest in older:
+        folder = path.parent / "earlier"
+        folder.mkdir(exist_ok=True)
+        path.replace(folder / f"{path.stem}-{digest[:8]}.json")

@@ -14,6 +14,7 @@ import miniatures
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import Command
 from PIL import Image
 
@@ -444,6 +445,14 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
     for unlike in ({"labels": "5%"}, {"variant": {"layers": 4}}, {"encoder": "context"}):
         write_text(run / "evaluations/x.json", json.dumps(found | unlike))
         assert "→" not in command("table", "1", run)[1]
+    write_text(run / "evaluations/x.json", json.dumps(found))
+    config = (run / "config.yaml").read_text()
+    for changes in (
+        {"noise_std": 0.6}, {"projection_norm": True}, {"positions": "sincos", "projection_l1": 0.1}
+    ):  # fmt: skip
+        (run / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load(config) | changes))
+        assert "→" not in command("table", "1", run)[1], changes  # no row is about such runs
+    (run / "config.yaml").write_text(config)
     write_text(run / "evaluations/x.json", "{}")
     code, out, err = command("table", "1", run)
     assert (code, out) == (2, "")

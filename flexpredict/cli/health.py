@@ -38,6 +38,7 @@ def _print_gauges(gauges: Sequence[Reading]) -> None:
     for name in ("gauge", "at first", "now", "healthy runs by now"):
         table.add_column(name, justify="left" if name == "gauge" else "right")
     for one in gauges:
-        healthy = "" if one.healthy is None else "{:.3g} to {:.3g}".format(*one.healthy)
+        seen = [] if one.healthy is None else [f"{x:.3g}" for x in one.healthy]
+        healthy = " to ".join(dict.fromkeys(seen))  # of a single run it is one number
         table.add_row(one.gauge, f"{one.first:.3g}", f"{one.now:.3g}", healthy)
     Console().print(table)

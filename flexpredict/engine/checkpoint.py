@@ -66,6 +66,10 @@ def write(
         shutil.rmtree(final)
     temporary.rename(final)
     write_text(folder / "latest", final.name)
+    for newer in complete(run):
+        if newer.name > final.name:  # it could not be read, and the run has gone on without it
+            shutil.rmtree(aside := folder / f"passed-over-{newer.name}", ignore_errors=True)
+            newer.rename(aside)
     for old in complete(run)[:-keep]:
         shutil.rmtree(old)
     return final

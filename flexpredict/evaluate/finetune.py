@@ -31,9 +31,9 @@ from flexpredict.evaluate.finetune_data import (
     TestBatches,
     TrainingBatches,
     load,
-    match_labels,
 )
 from flexpredict.evaluate.finetune_settings import PRESETS, FinetuneSettings, Pooling
+from flexpredict.evaluate.labels import match_labels
 from flexpredict.evaluate.mixing import erase, mix, smooth_labels
 from flexpredict.model.blocks import NORM_EPS, set_drop_path
 from flexpredict.model.vit import Encoder

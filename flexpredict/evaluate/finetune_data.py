@@ -1,4 +1,4 @@
-"""The labelled images that fine-tuning trains and tests on, and one numbering for their classes."""
+"""The labelled images that fine-tuning trains and tests on."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,40 +14,12 @@ from flexpredict.data.loader import Order
 from flexpredict.data.randaugment import RandAugment
 from flexpredict.data.random import Stream, uniforms
 from flexpredict.data.sources import Source
-from flexpredict.data.sources.identity import class_names
 from flexpredict.data.transforms import RandomTransform, Transform, read_pixels
 from flexpredict.evaluate.finetune_settings import RAND_AUGMENT, FinetuneSettings
 from flexpredict.evaluate.mixing import ERASING_DRAWS, erasing_boxes
 from flexpredict.model.vit import Encoder
 
 TEST_CHUNK = 256
-
-
-def match_labels(
-    train: Source, test: Source
-) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Labels of both sets under one numbering, that of the training set, and its classes."""
-    if train.labels is None or test.labels is None:
-        which = "training" if train.labels is None else "test"
-        raise ValueError(
-            f"the {which} images have no labels: expected one folder for each class, or labels "
-            f"beside the images"
-        )
-    train_labels, test_labels = train.labels, test.labels
-    classes = class_names(train)
-    if train.classes and test.classes and train.classes != test.classes:
-        # A class without a test image shifts the numbers of a folder's labels: names decide.
-        number = {name: place for place, name in enumerate(train.classes)}
-        used = [test.classes[label] for label in np.unique(test_labels)]
-        if unknown := [name for name in used if name not in number]:
-            raise ValueError(f"test images of class {unknown[0]!r}, which training does not have")
-        test_labels = np.array([number.get(name, -1) for name in test.classes])[test_labels]
-    if test_labels.max() >= len(classes):
-        raise ValueError(
-            f"test images of class {test_labels.max()}, but training has only the classes 0 to "
-            f"{len(classes) - 1}"
-        )
-    return train_labels, test_labels, classes
 
 
 class Batch(NamedTuple):

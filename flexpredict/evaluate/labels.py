@@ -1,4 +1,4 @@
-"""Label budgets: which training images may show their label."""
+"""Labels: which training images may show theirs, and one numbering for two sets of images."""
 
 import hashlib
 import re
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from flexpredict.data.random import Stream, uniforms
 from flexpredict.data.sources import Source
+from flexpredict.data.sources.identity import class_names
 
 Rows = NDArray[np.int64]
 # The published ImageNet 1 % list: 12,811 images, 12 or 13 of each class (spec 3.2).
@@ -112,3 +113,28 @@ def held_out(labels: NDArray[np.int64], share: float, seed: int = 0) -> tuple[Ro
         held.append(members[: min(max(1, round(share * len(members))), len(members) - 1)])
     out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(labels)), out), out
+
+
+def match_labels(train: Source, test: Source) -> tuple[Rows, Rows, list[str]]:
+    """Labels of both sets under one numbering, that of the training set, and its classes."""
+    if train.labels is None or test.labels is None:
+        which = "training" if train.labels is None else "test"
+        raise ValueError(
+            f"the {which} images have no labels: expected one folder for each class, or labels "
+            f"beside the images"
+        )
+    train_labels, test_labels = train.labels, test.labels
+    classes = class_names(train)
+    if train.classes and test.classes and train.classes != test.classes:
+        # A class without a test image shifts the numbers of a folder's labels: names decide.
+        number = {name: place for place, name in enumerate(train.classes)}
+        used = [test.classes[label] for label in np.unique(test_labels)]
+        if unknown := [name for name in used if name not in number]:
+            raise ValueError(f"test images of class {unknown[0]!r}, which training does not have")
+        test_labels = np.array([number.get(name, -1) for name in test.classes])[test_labels]
+    if test_labels.max() >= len(classes):
+        raise ValueError(
+            f"test images of class {test_labels.max()}, but training has only the classes 0 to "
+            f"{len(classes) - 1}"
+        )
+    return train_labels, test_labels, classes

@@ -16,7 +16,7 @@ from flexpredict.data.sources import Progress, Source, open_source
 from flexpredict.data.sources.named import NAMES
 from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.data.transforms import RandomTransform, Transform
-from flexpredict.evaluate.labels import held_out
+from flexpredict.evaluate.labels import held_out, match_labels
 from flexpredict.evaluate.linear import TENTHS, Schedule
 
 _MARGIN = 256 / 224
@@ -188,6 +188,7 @@ def _labelled(
     # Numbers of objects and bins of distances are classes that a small set need not have.
     if not name.startswith(("clevr-", "scenes-")):
         _check_classes(_present(train, train_labels), _present(test, test_labels))
+        train_labels, test_labels, _ = match_labels(train, test)
     classes = max(len(train.classes), int(train_labels.max()) + 1, int(test_labels.max()) + 1)
     pair = torch.from_numpy(train_labels), torch.from_numpy(test_labels)
     return Labelled(name, task, train, test, *pair, classes, budget, data)

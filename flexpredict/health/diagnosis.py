@@ -240,7 +240,8 @@ def thresholds() -> Mapping[str, float]:
 
 
 def series(lines: Sequence[Line], name: str) -> list[float]:
-    return [line[name] for line in lines if line.get(name) is not None]
+    found = (line.get(name) for line in lines)
+    return [value for value in found if isinstance(value, int | float)]
 
 
 def _movement(lines: Sequence[Line]) -> float | None:
@@ -264,7 +265,7 @@ def steps_of(settings: Settings, line: Line) -> int | None:
     if settings.steps is not None:
         return settings.steps
     assert settings.epochs is not None
-    if not line["epoch"]:  # so small a share that it was rounded to nothing
+    if not line.get("epoch"):  # so small a share that it was rounded to nothing
         return None
     return max(1, round(settings.epochs * round(line["step"] / line["epoch"])))
 

@@ -27,6 +27,7 @@ SHOWN = (
 _MOST_POINTS = 100
 # A run is compared with a known one that has the same of these.
 _ALIKE = ("objective", "model", "patch_size", "image_size", "positions")
+_FAINT = 0.01  # less noise than this is as good as this
 _LEFT_OUT = {"step", "epoch", "seconds", "lr", "weight_decay", "ema", "images_per_second"}
 
 Numbers = NDArray[np.float64]
@@ -135,7 +136,7 @@ def _curve(lines: Sequence[Mapping[str, Any]], name: str, share: Numbers) -> Num
 def _name_of(settings: Settings, steps: int | None = None) -> str | None:
     """Of healthy references that are alike, the one of about as many steps, else the longest.
 
-    Of several as long, the one of about as much noise.
+    And of about as much noise: twice as much is as far away as twice as long.
     """
     own = settings.model_dump(mode="json")
     alike = {
@@ -147,9 +148,13 @@ def _name_of(settings: Settings, steps: int | None = None) -> str | None:
         return None
     wanted = steps or settings.steps or max(known["steps"] for known in alike.values())
 
-    def apart(name: str) -> tuple[float, float]:
+    def apart(name: str) -> float:
         known = alike[name]
-        return abs(math.log(known["steps"] / wanted)), abs(known["noise_std"] - settings.noise_std)
+        far = abs(math.log(known["steps"] / wanted))
+        if settings.stochastic:
+            noises = (max(std, _FAINT) for std in (known["noise_std"], settings.noise_std))
+            far += abs(math.log(next(noises) / next(noises)))
+        return far
 
     return min(alike, key=apart)
 

@@ -79,7 +79,7 @@ def _is_of(settings: Settings, kind: str, model: str) -> bool:
     name, patch_size = published["models"][model]
     same = settings.model == name and settings.patch_size == patch_size
     wanted = published["kinds"][kind].items()
-    return same and all(getattr(settings, key) == value for key, value in wanted)
+    return same and all(getattr(settings, key) in _some(value) for key, value in wanted)
 
 
 def _cell(figure: float, column: Mapping[str, Any], runs: list[Run]) -> Cell:
@@ -97,5 +97,5 @@ def _cell(figure: float, column: Mapping[str, Any], runs: list[Run]) -> Cell:
     return Cell(figure)
 
 
-def _some(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
+def _some(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -6,9 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine.distributed import StopSignal
 from flexpredict.files import write_bytes, write_text
 from flexpredict.report.figures.style import to_png, to_svg
+from flexpredict.run_folder import CONFIG
 from flexpredict.study.figure import figures
 from flexpredict.study.plan import Study, Trial
 from flexpredict.study.pool import Pool
@@ -58,6 +60,8 @@ def run_studies(
                 one, other = run.wanted[0][1].variant, trial.variant
                 raise ValueError(f"variants {one!r} and {other!r} would share a folder: rename one")
             run.wanted.append((book, trial))
+    for run in waiting.values():
+        _check_begun(run.folder, run.wanted[0][1].settings)
     if waiting:
         orders = {folder: run.order() for folder, run in waiting.items()}
         with Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
@@ -171,7 +175,7 @@ class _Book:
             "settings": trial.settings.digest(), "recipe": study.recipe,
             "data": trial.settings.data, "asked": study.asked,
             "found": found["found"], "seconds": found["seconds"], "device": found["device"],
-            "version": VERSION,
+            "version": found.get("version", VERSION),
         }  # fmt: skip
 
 
@@ -213,6 +217,22 @@ def _is_error(answer: Any) -> bool:
 
 def _key(trial: Trial) -> tuple[str, int]:
     return trial.variant, trial.seed
+
+
+def _check_begun(run: Path, settings: Settings) -> None:
+    """A study that has changed must not go on with the runs of the old one.
+
+    Of a run on its own another length is fine, and so are images that have moved.
+    """
+    if not (run / CONFIG).exists():
+        return
+    begun, now = read_settings(run / CONFIG).model_dump(), settings.model_dump()
+    for name in now.keys() - (WITHOUT_EFFECT - {"data"}):
+        if begun[name] != now[name]:
+            raise ValueError(
+                f"{run} holds a run with {name}={begun[name]}, not {now[name]}: remove it, or "
+                f"choose another --out for what has changed"
+            )
 
 
 def _check_folder(out: Path) -> None:

@@ -22,13 +22,13 @@ from flexpredict.data.loader import Batches, DeviceBatches
 from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim
 from flexpredict.engine.distributed import Ranks, StopSignal
-from flexpredict.engine.encoders import WEIGHTS, describe_encoder, save_encoder
-from flexpredict.files import write_text
+from flexpredict.engine.encoders import WEIGHTS, describe_encoder, encoder_digest, save_encoder
+from flexpredict.files import alone_in, write_text
 from flexpredict.health.gauges import projection_gauges
 from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
-from flexpredict.run_folder import CONFIG
+from flexpredict.run_folder import CONFIG, set_aside
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges
@@ -70,6 +70,20 @@ def train(
     probe: is shown the target encoder every `probe_every` epochs; what it finds is logged.
     track: who else is told what is logged.
     """
+    with ExitStack() as lock:
+        return _train(settings, source, run, ranks, lock, resume, probe, track)
+
+
+def _train(
+    settings: Settings,
+    source: Source,
+    run: Path,
+    ranks: Ranks,
+    lock: ExitStack,
+    resume: bool,
+    probe: Probe | None,
+    track: Track | None,
+) -> Result:
     device = ranks.device
     notes = []
     if resume and (run / CONFIG).exists():
@@ -77,6 +91,8 @@ def train(
         _check_same(begun, settings, run)
         if (was := _length(begun)) != _length(settings):
             notes.append(f"{run} was to have {was}, and now {_length(settings)}")
+        if begun.data != settings.data:
+            notes.append(f"{run} was started on {begun.data}, and goes on with {settings.data}")
     objective = build.build_objective(settings)
     if settings.init is not None and not (resume and checkpoint.newest(run)):
         notes.append(build.start_from(objective, settings, Path(settings.init)))
@@ -86,9 +102,15 @@ def train(
     per_epoch = batches.order.steps_per_epoch
     schedule = build.build_schedule(settings, per_epoch)
     _check_accumulation(settings, batches.share)
+    trouble = None
     if ranks.is_main:
         _check_folder(run, resume=resume)
-    ranks.barrier()
+        try:
+            lock.enter_context(alone_in(run))
+        except BlockingIOError:
+            trouble = f"another process trains in {run}: wait for it, or choose another --out"
+    if (trouble := ranks.first(trouble)) is not None:
+        raise ValueError(trouble)
 
     compute = step_of(settings, objective, device, ranks.world)
     optimizer = compute.optimizer
@@ -118,7 +140,7 @@ def train(
     if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, before, None)
     coverage = Coverage(sampler.grid, state.get("coverage") if state else None)
-    gauges, tracker, trouble = None, None, None
+    gauges, tracker = None, None
     if ranks.is_main:
         try:
             gauges = Gauges(settings, source, chunks, objective, compute)
@@ -233,6 +255,7 @@ def train(
     if ranks.is_main:
         done_about = about | {"step": schedule.steps}
         save_encoder(run, objective.encoders["target"], done_about)
+        set_aside(run, lambda: {encoder_digest(one) for one in objective.encoders.values()})
     ranks.barrier()
     return Result(run, schedule.steps, time.monotonic() - started, value)
 

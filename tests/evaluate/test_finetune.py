@@ -18,7 +18,7 @@ from flexpredict.evaluate.finetune import (
     learning_rate,
     parameter_groups,
 )
-from flexpredict.evaluate.finetune_data import match_labels
+from flexpredict.evaluate.labels import match_labels
 from flexpredict.model.blocks import Block, drop_path, set_drop_path
 from flexpredict.model.vit import Encoder, create_encoder
 from flexpredict.notice import Notice

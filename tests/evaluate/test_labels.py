@@ -7,6 +7,7 @@ import pytest
 from flexpredict.data.sources import MemorySource
 from flexpredict.evaluate import labels
 from flexpredict.evaluate.labels import Budget, held_out
+from flexpredict.evaluate.tasks import FOLDER, _labelled
 
 LABELS = np.repeat(np.arange(5), [10, 20, 30, 40, 3])
 
@@ -85,3 +86,12 @@ def test_budget__names_that_several_images_have_are_refused(tmp_path: Path) -> N
     path.write_text("0 x.png\n")
     with pytest.raises(ValueError, match="several images have that name"):
         Budget.parse(str(path)).rows(source, np.zeros(4))
+
+
+def test_task__names_of_classes_decide_not_their_numbers() -> None:
+    """A class that no test image has shifts no numbers."""
+    images = np.zeros((2, 8, 8, 3), np.uint8)
+    train = MemorySource(images, np.array([0, 1]), ["b", "c"])
+    test = MemorySource(images, np.array([1, 2]), ["a", "b", "c"])
+    task = _labelled("mine", FOLDER, train, test, "all")
+    assert task.train_labels.tolist() == task.test_labels.tolist() == [0, 1]

@@ -144,7 +144,11 @@ def test_null_gauges__are_passed_over() -> None:
     lines = _lines()
     for line in lines[3:5]:
         line["rankme_target"] = line["noise_over_signal"] = None
+    lines[5]["norm_A"] = "n/a"  # of another program's
     assert diagnose(SETTINGS, lines).verdict == "healthy"
+    in_epochs = SETTINGS.model_copy(update={"steps": None, "epochs": 2})
+    bare = [{"step": step, "loss": 0.5} for step in range(1, 30)]
+    assert diagnose(in_epochs, bare).verdict
 
 
 def test_thresholds__every_condition_has_one() -> None:

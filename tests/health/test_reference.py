@@ -52,6 +52,7 @@ def test_bands__of_a_run_are_those_of_healthy_runs_alike() -> None:
     assert reference._name_of(in_epochs) == "demo-long"
     assert reference._name_of(in_epochs, 200) == "demo"
     assert reference._name_of(DEMO.model_copy(update={"noise_std": 0.7})) == "demo-loud"
+    assert reference._name_of(DEMO.model_copy(update={"noise_std": 1, "steps": 300})) == "demo-loud"
     assert reference.reference_bands(DEMO.model_copy(update={"seed": 9, "lr": 3e-3}))
     assert reference.reference_bands(DEMO.model_copy(update={"model": "vit_base"})) == {}
     assert reference.reference_names()["ema-off"] == "collapsed"

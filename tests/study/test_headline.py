@@ -35,6 +35,15 @@ def test_mildest_best__of_equals_is_the_smaller(headline: Any) -> None:
     assert headline.mildest_best(_lines({"a": 5, "b": 6, "c": 6.2}, seeds), values) == 0.5
 
 
+def test_command__studies_beside_no_pairs_are_refused(
+    headline: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headline.py", "out", "beside", "--with", "grid"])
+    with pytest.raises(SystemExit):
+        headline.main()
+    assert "--with is for studies beside the pairs" in capsys.readouterr().err
+
+
 def test_stages__hand_on_what_they_find(
     headline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

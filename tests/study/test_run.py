@@ -65,6 +65,25 @@ def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
     assert "no run has logged 'norm_Q'" in capfd.readouterr().err
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
 
+    # Runs of another length, or of other images, are other runs.
+    longer = STUDY | {"settings": STUDY["settings"] | {"steps": 16}}  # type: ignore[operator]
+    study.write_text(yaml.safe_dump(longer))
+    with pytest.raises(ValueError, match="holds a run with steps=12, not 16: remove it"):
+        fp.run_study(str(study), out, device="cpu")
+    study.write_text(yaml.safe_dump(STUDY))
+    with pytest.raises(ValueError, match="holds a run with data=scenes:60, not scenes:61"):
+        fp.run_study(str(study), out, data="scenes:61", device="cpu")
+    assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
+
+
+def test_study__lines_keep_the_version_that_made_them(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.write_text(yaml.safe_dump(STUDY | {"measures": {}, "variants": {"sincos": {}}}))
+    lines = fp.run_study(str(study), tmp_path / "out", device="cpu")
+    monkeypatch.setattr("flexpredict.study.run.VERSION", "9.9")
+    assert fp.run_study(str(study), tmp_path / "out", device="cpu") == lines
+
 
 def test_studies__share_runs_and_evaluations(study: Path, tmp_path: Path) -> None:
     """Two that both want the baseline: three runs, and each gets what it asked for."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from flexpredict.build import build_objective
 from flexpredict.config import read_settings
 from flexpredict.data.sources import MemorySource
 from flexpredict.engine import checkpoint
+from flexpredict.engine.encoders import encoder_digest, load_encoder
 from flexpredict.model.covariances import Covariance
 from flexpredict.train import loop
 from flexpredict.train.monitor import Rejections
@@ -158,6 +160,46 @@ def test_resume__unreadable_newest_checkpoint_falls_back(
     fp.pretrain(pictures, run, resume=True, **SMALL)
     _assert_same_run(whole, run)
     assert f"an older one is used; {newest.name}" in capsys.readouterr().err
+
+
+def test_checkpoint__one_that_was_passed_over_pushes_no_sound_one_out(tmp_path: Path) -> None:
+    weights = {"w": torch.ones(3)}
+    for step in (100, 200):
+        checkpoint.write(tmp_path, step, weights, {}, {}, keep=2)
+    sound = checkpoint.write(tmp_path, 150, weights, {}, {}, keep=1)  # 200 could not be read
+    assert checkpoint.complete(tmp_path) == [sound]
+    assert checkpoint.newest(tmp_path) == sound
+    assert (tmp_path / "checkpoints/passed-over-step-00000200" / checkpoint.MODEL).exists()
+
+
+def test_resume__evaluations_of_earlier_weights_are_set_aside(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    fp.pretrain(pictures, run, **SMALL)
+    folder = run / "evaluations"
+    folder.mkdir()
+    digest = encoder_digest(load_encoder(run))
+    for name, one in {
+        "own": {"encoder": "target", "checkpoint": digest},
+        "floor": {"encoder": "untrained", "checkpoint": "0123456789"},
+    }.items():
+        (folder / f"{name}.json").write_text(json.dumps(one))
+    fp.pretrain(pictures, run, resume=True, **SMALL)
+    assert {path.name for path in folder.iterdir()} == {"own.json", "floor.json"}
+    fp.pretrain(pictures, run, resume=True, **SMALL | {"steps": 10})
+    assert {path.name for path in folder.iterdir()} == {"floor.json", "earlier"}
+    assert (folder / f"earlier/own-{digest[:8]}.json").exists()
+
+
+def test_resume__images_that_have_moved_are_noted(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(photos, moved)
+    fp.pretrain(photos, tmp_path / "run", **SMALL)
+    fp.pretrain(moved, tmp_path / "run", resume=True, **SMALL | {"steps": 9})
+    assert f"was started on {photos}, and goes on with {moved}" in capsys.readouterr().err
 
 
 def test_resume__finished_run_has_nothing_to_do(pictures: np.ndarray, tmp_path: Path) -> None:
@@ -392,6 +434,29 @@ def test_signal__saves_and_exits_75(number: int, photos: Path, tmp_path: Path) -
         check=True, env=_environment(), capture_output=True,
     )  # fmt: skip
     _assert_same_run(whole, run)
+
+
+def test_lock__one_process_trains_in_a_folder_and_a_killed_one_leaves_no_lock(
+    photos: Path, tmp_path: Path
+) -> None:
+    """Those that it has forked live on for some seconds."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "flexpredict"]
+    command += _command(photos, run, "--set=steps=150", "--set=workers=2", "--resume")
+    first = subprocess.Popen(command, env=_environment(), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (run / "checkpoints/latest").exists():
+        assert first.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    second = subprocess.run(command, env=_environment(), capture_output=True, text=True)
+    assert second.returncode == 2
+    assert f"another process trains in {run}: wait for it" in second.stderr
+    assert first.poll() is None
+    first.kill()
+    first.wait()
+    subprocess.run(command, env=_environment(), check=True, capture_output=True)
+    assert len(_losses(run)) == 150
 
 
 def test_channels__have_the_statistics_of_the_images(pictures: np.ndarray, tmp_path: Path) -> None:
