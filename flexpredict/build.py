@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +20,22 @@ from flexpredict.model.covariances import Covariance
 from flexpredict.model.masking import Blocks, EvenMasks, Grid, MaskSampler, PaperMasks, RandomMasks
 from flexpredict.model.positions import StochasticPositions
 from flexpredict.model.predictor import Predictor
-from flexpredict.model.vit import Encoder, create_encoder, is_sincos, shape_of
+from flexpredict.model.vit import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    SHAPES,
+    Encoder,
+    create_encoder,
+    is_sincos,
+    shape_of,
+)
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.lowres import whole_cells
 from flexpredict.objective.mae import Mae
 from flexpredict.run_folder import CONFIG
 
 _CHUNKS = 64  # whose masks are drawn to learn their lengths, where these vary
+_PREDICTOR = ("predictor_dim", "predictor_depth", "predictor_heads")
 _LOOKED_AT = 64  # images whose masks are drawn to see whether they hold what is asked for
 
 
@@ -106,6 +116,28 @@ def _covariance(settings: Settings) -> Covariance:
             return beyond
 
 
+def architecture_of(run: Path) -> dict[str, Any]:
+    """The settings by which a model like that of a run is made, as far as its folder tells."""
+    try:
+        known = json.loads((run / DESCRIPTION).read_text())["architecture"]
+        shape = tuple(known[name] for name in ("dim", "depth", "heads", "mlp_ratio"))
+        model = next(name for name, one in SHAPES.items() if one[:4] == shape)
+        (height, width), patch = known["image_size"], known["patch_size"]
+        statistics = {name: tuple(known[name]) for name in ("mean", "std")}
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return {}  # who loads its weights says what is wrong
+    found = {
+        "model": model, "patch_size": patch, "in_channels": known["in_channels"],
+        "image_size": height if height == width else (height, width),
+    }  # fmt: skip
+    if statistics != {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}:  # which need not be said
+        found |= statistics
+    if (run / CONFIG).is_file():
+        before = read_settings(run / CONFIG)
+        found |= {name: getattr(before, name) for name in _PREDICTOR}
+    return found
+
+
 def start_from(objective: IJepa | Mae, settings: Settings, run: Path) -> str:
     """Gives an objective the weights of a run as its first ones; says which these are.
 
@@ -157,6 +189,9 @@ def _trained_as(settings: Settings, run: Path) -> str:
 
 def _load_first(module: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
     mine = module.state_dict()
+    advice = "choose the same model and patch_size"
+    if isinstance(module, Predictor):
+        advice = "choose the same predictor, or a new one by init_predictor=false"
     for name, value in weights.items():
         if name not in mine or mine[name].shape == value.shape:
             continue
@@ -166,13 +201,10 @@ def _load_first(module: nn.Module, weights: dict[str, Tensor], origin: str) -> N
         else:
             raise ValueError(
                 f"{origin} has {name} of {tuple(value.shape)}, not {tuple(mine[name].shape)}: "
-                f"choose the same model, or for a predictor init_predictor=false"
+                f"{advice}"
             )
     if odd := sorted(mine.keys() ^ weights.keys()):
-        raise ValueError(
-            f"{origin} does not fit, {odd[0]} is only on one side: choose the same model, or for a "
-            f"predictor init_predictor=false"
-        )
+        raise ValueError(f"{origin} does not fit, {odd[0]} is only on one side: {advice}")
     module.load_state_dict(weights)
 
 

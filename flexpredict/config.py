@@ -337,8 +337,8 @@ def _check_names(values: Iterable[str], origin: str) -> None:
     for key in values:
         if key not in Settings.model_fields:
             near = difflib.get_close_matches(key, Settings.model_fields, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{origin}: there is no setting {key!r}{hint}")
+            hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists them"
+            raise ValueError(f"{origin}: there is no setting {key!r}: {hint}")
 
 
 def _typed(key: str, value: Any) -> Any:

@@ -451,7 +451,9 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
         {"noise_std": 0.6}, {"projection_norm": True}, {"positions": "sincos", "projection_l1": 0.1}
     ):  # fmt: skip
         (run / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load(config) | changes))
-        assert "→" not in command("table", "1", run)[1], changes  # no row is about such runs
+        out = command("table", "1", run)[1]
+        assert "→" not in out, changes  # no row is about such runs
+        assert "has no evaluation that this table shows" in out
     (run / "config.yaml").write_text(config)
     write_text(run / "evaluations/x.json", "{}")
     code, out, err = command("table", "1", run)

@@ -28,7 +28,7 @@ def test_doctor__in_words_and_as_json(run: Path, command: Command) -> None:
     assert code == 0
     found = json.loads(text)
     assert {"run", "verdict", "ailing", "sentence", "evidence", "remedy", "unjudged", "measures",
-            "gauges"} == set(found)  # fmt: skip
+            "gauges", "healthy"} == set(found)  # fmt: skip
     assert found["measures"]["progress"] == 1
     assert found["gauges"]["rankme_target"]["now"] > 1
 

@@ -2,8 +2,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flexpredict import config
+from flexpredict.config import Settings
 
 
 def _all_recipes() -> list[str]:
@@ -184,3 +186,18 @@ def test_settings__outside_their_range_are_refused(wrong: dict[str, object]) -> 
 
 def test_overrides__hold_can_be_turned_off() -> None:
     assert config.settings_from(config.parse_overrides(["hold=none"])).hold == "none"
+
+
+def test_docs__list_every_setting_with_its_default() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "settings.md").read_text()
+    found: dict[str, str] = {}
+    for row in re.findall(r"^\| (`.*?`) \| (`.*?`) \|", text, re.MULTILINE):
+        names, defaults = (re.findall(r"`([^`]+)`", cell) for cell in row)
+        assert len(defaults) in (1, len(names)), names
+        found |= dict(zip(names, defaults * (len(names) if len(defaults) == 1 else 1), strict=True))
+    assert list(found) == list(dict.fromkeys(found))
+    assert found.keys() == Settings.model_fields.keys()
+    for name, default in found.items():
+        value = Settings.model_fields[name].default
+        shown = list(value) if isinstance(value, tuple) else value
+        assert yaml.safe_load(default) == shown or float(default) == shown, name

@@ -14,8 +14,8 @@ from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.online import OnlineProbe
-from flexpredict.health.diagnosis import Diagnosis, diagnose
-from flexpredict.health.reference import Reading, readings
+from flexpredict.health.diagnosis import Diagnosis, diagnose, steps_of
+from flexpredict.health.reference import Reading, readings, reference_of
 from flexpredict.model.vit import Encoder
 from flexpredict.run_folder import CONFIG, read_metrics
 from flexpredict.train import loop
@@ -50,14 +50,17 @@ def pretrain(
     resume: goes on with the run in `out`, by its settings but for those that are given; starts it
         where there is none.
     track: `tensorboard` or `wandb`, where metrics go besides metrics.jsonl.
-    settings: any names of `fp.Settings`, over those of the recipe.
+    settings: any names of `fp.Settings`, over those of the recipe. With `init` and no recipe the
+        model is as that of the run named.
     """
     if data is not None:  # what is given wins over what a recipe names
         settings["data"] = str(data) if isinstance(data, str | Path) else None
     if resume and (Path(out) / CONFIG).is_file():
         chosen = _go_on(Path(out) / CONFIG, recipe, settings)
     else:
-        chosen = settings_from(settings, recipe=recipe)
+        first = settings.get("init") if recipe is None else None  # a recipe says what the model is
+        under = build.architecture_of(Path(first)) if first else None
+        chosen = settings_from(settings, recipe=recipe, under=under)
     images = chosen.data if data is None else data
     if images is None:
         raise ValueError("no images were named: give a folder, a list, or `scenes` for our own")
@@ -108,6 +111,7 @@ def load(path: str | Path, encoder: Which = "target", device: str | None = None)
 class Checkup(NamedTuple):
     diagnosis: Diagnosis
     gauges: list[Reading]
+    healthy: str | None  # which healthy runs the readings stand beside
 
 
 def doctor(run: str | Path) -> Checkup:
@@ -118,7 +122,8 @@ def doctor(run: str | Path) -> Checkup:
     settings, lines = read_settings(run / CONFIG), read_metrics(run)
     if not lines:
         raise ValueError(f"{run} has logged nothing yet: there is nothing to judge it by")
-    return Checkup(diagnose(settings, lines), readings(settings, lines))
+    beside = reference_of(settings, steps_of(settings, lines[-1]))
+    return Checkup(diagnose(settings, lines), readings(settings, lines), beside)
 
 
 def demo(

@@ -12,6 +12,7 @@ from flexpredict.api.pretraining import pretrain
 from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
 from flexpredict.evaluate.boxes import open_boxes
+from flexpredict.evaluate.labels import Budget
 from flexpredict.evaluate.tasks import open_task
 from flexpredict.run_folder import read_metrics
 from flexpredict.train.monitor import Tally
@@ -89,6 +90,8 @@ def _check_options(name: str, measure: "Measure") -> None:
             near = difflib.get_close_matches(option, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known))}"
             raise ValueError(f"measure {name}: {measure.method} has no option {option!r}: {hint}")
+    if (labels := measure.options.get("labels")) is not None:
+        Budget.parse(labels)
 
 
 def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:

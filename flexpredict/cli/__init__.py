@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signal after saving.
 """
 
+import errno
 import os
 import sys
 import warnings
@@ -55,9 +56,10 @@ def main() -> None:
     except Interrupted as error:
         _fail(str(error), 75)
     except OSError as error:
-        if error.filename is None or not isinstance(error, _OF_PATHS):
-            _fail(str(error), 1)
-        _fail(f"{error.filename} cannot be read or written: {error.strerror}", 2)
+        if error.filename is None:
+            _fail(error.strerror or str(error), 1)
+        what = f"{error.filename} cannot be read or written: {error.strerror}"
+        _fail(what, 2 if isinstance(error, _OF_PATHS) or error.errno == errno.EROFS else 1)
     except (FloatingPointError, RuntimeError) as error:
         _fail(str(error), 1)
 

@@ -23,14 +23,16 @@ def doctor(
 
     Example: `flexpredict doctor run/`
     """
-    found, gauges = flexpredict.doctor(run)
+    found, gauges, healthy = flexpredict.doctor(run)
     if as_json:
         readings = {one.gauge: one._asdict() for one in gauges}
-        print_json({"run": str(run), **asdict(found), "gauges": readings})
+        print_json({"run": str(run), **asdict(found), "gauges": readings, "healthy": healthy})
         return
     print(f"{run}: " + "\n  ".join(found.sentences))
     if gauges:
         _print_gauges(gauges)
+    if healthy is not None:
+        print(f"Healthy runs: {healthy}. Other images and lengths give other numbers.")
 
 
 def _print_gauges(gauges: Sequence[Reading]) -> None:

@@ -58,7 +58,10 @@ def print_shifts(found: Evaluation) -> None:
 
 def print_video(found: Evaluation) -> None:
     if not found.result:
-        print(f"{found.task}: no truth for every frame, so masks were made and nothing was scored")
+        why = "no truth for every frame"
+        if found.details["scored"]:
+            why = "the true masks name no object (white objects are those of --task davis2016)"
+        print(f"{found.task}: {why}, so masks were made and nothing was scored")
         return
     table = Table()
     for name in ("object", "J mean", "recall", "decay", "F mean", "recall", "decay"):

@@ -99,3 +99,9 @@ def table(
         print_json({"table": number, "title": found.title, "columns": found.columns, "rows": rows})
         return
     print_table(found)
+    shown = {cell.run for _, _, cells in found.rows for cell in cells}
+    for run in runs or ():
+        if str(run) not in shown:
+            print(
+                f"{run} has no evaluation that this table shows: docs/evaluation.md has its tasks"
+            )

@@ -76,3 +76,11 @@ def processes_to_start() -> int:
     main = sys.modules["__main__"]
     name = main.__spec__.name if main.__spec__ else Path(getattr(main, "__file__", "")).stem
     return usable_cores() if name.partition(".")[0] == "flexpredict" else 1
+
+
+def threads_each(processes: int) -> int:
+    """How many threads each of some processes has: its share of the cores, or what the user said
+    if that is less."""
+    share = max(1, usable_cores() // processes)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(share, int(asked)) if asked.isdecimal() and int(asked) else share

@@ -8,6 +8,7 @@ sample index). Nothing depends on the number of workers or ranks, or on where a 
 
 import copy
 import math
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -218,6 +219,15 @@ class _Posted(Dataset[Parcel]):
         return Parcel(self._batches[step])
 
 
+def heed_no_signal(_: int) -> None:
+    """In a worker: what stops a whole group of processes is for the one that trains.
+
+    It saves first, and needs batches until then; workers go when it is done or gone.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) -> Iterator[Batch]:
     """The batches of some steps in turn, prepared ahead by worker processes."""
     made = batches.boxes if isinstance(batches, DeviceBatches) else batches
@@ -228,6 +238,7 @@ def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) ->
         num_workers=workers,
         prefetch_factor=4 if workers else None,
         pin_memory=torch.cuda.is_available(),
+        worker_init_fn=heed_no_signal,
     )
     for batch in loader:
         whole = batch.open() if isinstance(batch, Parcel) else batch

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from flexpredict.files import whole, write_text
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+LATEST = "latest"
 
 
 def save(
@@ -65,7 +66,7 @@ def write(
     if final.exists():
         shutil.rmtree(final)
     temporary.rename(final)
-    write_text(folder / "latest", final.name)
+    write_text(folder / LATEST, final.name)
     for newer in complete(run):
         if newer.name > final.name:  # it could not be read, and the run has gone on without it
             shutil.rmtree(aside := folder / f"passed-over-{newer.name}", ignore_errors=True)
@@ -99,6 +100,11 @@ def restore(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> di
         return state | {"unreadable": problems}
     if problems:
         raise ValueError(f"no checkpoint of {run} can be read: {'; '.join(problems)}")
+    if (latest := run / "checkpoints" / LATEST).is_file():
+        raise ValueError(
+            f"{run} was at {latest.read_text()}, but its checkpoints are gone: put them back, or "
+            f"start again with another --out"
+        )
     return None
 
 
@@ -133,7 +139,7 @@ def _write_tensors(
     try:
         save_file(tensors, path, dict(metadata) if metadata else None)
     except SafetensorError as error:  # as on a full disk
-        raise OSError(f"{path} cannot be written: {error}") from None
+        raise OSError(f"{path.name} cannot be written: {error}") from None
     path.chmod(0o644)  # safetensors leaves files that nobody else may read
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from flexpredict.data.augment import CROP_DRAWS
-from flexpredict.data.loader import Order
+from flexpredict.data.loader import Order, heed_no_signal
 from flexpredict.data.randaugment import RandAugment
 from flexpredict.data.random import Stream, uniforms
 from flexpredict.data.sources import Source
@@ -108,6 +108,7 @@ def load(batches: Dataset[Batch], places: range, workers: int) -> Iterator[Batch
         sampler=places,
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
+        worker_init_fn=heed_no_signal,
     )
     for batch in loader:
         if batch.failure is not None:

@@ -67,8 +67,13 @@ class Budget:
         if self.share is None and self.per_class is None:
             return np.arange(len(labels))
         order = np.argsort(uniforms(seed, Stream.LABELS, np.arange(len(labels)), count=1)[:, 0])
-        chosen = []
-        for label in np.unique(labels):
+        chosen, classes = [], np.unique(labels)
+        if self.share is not None and self.share * len(labels) < len(classes) / 2:
+            raise ValueError(
+                f"labels={self.text} is less than an image of each of the {len(classes)} classes: "
+                f"ask for 1/class"
+            )
+        for label in classes:
             members = order[labels[order] == label]
             if self.share is not None:
                 count = max(1, round(self.share * len(members)))

@@ -138,7 +138,8 @@ def open_task(
                 )
         other = str(data) if name.startswith("scenes-") and data is not None else ""
         return _labelled(name, task, pair[0], pair[1], budget, other)
-    where = str(Path(data or train or ".").expanduser().resolve())
+    given = Path(data or train or ".").expanduser()
+    where = str(given.resolve() if given.exists() else given)  # or the name of a set
     if train is not None and test is not None:
         pair = [open_source(part, image_size=image_size) for part in (train, test)]
         return _labelled(_called(where), FOLDER, pair[0], pair[1], "all", where)

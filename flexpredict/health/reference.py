@@ -68,6 +68,16 @@ def reference_bands(of: Settings | str, steps: int | None = None) -> dict[str, B
     }
 
 
+def reference_of(settings: Settings, steps: int | None = None) -> str | None:
+    """Which healthy runs a run is compared with, in words; None where there are none like it."""
+    name = _name_of(settings, steps)
+    if name is None:
+        return None
+    known = _known()[name]
+    runs = "one run" if known["seeds"] == 1 else f"{known['seeds']} runs"
+    return f"{runs} of {known['steps']:,} steps ({name})"
+
+
 class Reading(NamedTuple):
     gauge: str
     first: float

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from flexpredict.data.cores import usable_cores
+from flexpredict.data.cores import threads_each
 from flexpredict.engine import mps
 from flexpredict.engine.distributed import StopSignal, pick_device
 
@@ -22,7 +22,7 @@ class Pool:
 
     def __init__(self, jobs: int, out: Path, device: str | None) -> None:
         self._out, self._device, self._jobs = out, device, jobs
-        self._threads = str(max(1, usable_cores() // jobs))
+        self._threads = str(threads_each(jobs))
         self._workers: list[subprocess.Popen[bytes]] = []
         self._stack = ExitStack()
 

@@ -90,7 +90,10 @@ def _train(
         begun = read_settings(run / CONFIG)
         _check_same(begun, settings, run)
         if (was := _length(begun)) != _length(settings):
-            notes.append(f"{run} was to have {was}, and now {_length(settings)}")
+            notes.append(
+                f"{run} was to have {was}, and now {_length(settings)}: learning rate and weight "
+                f"decay jump to where they are in a run of that length"
+            )
         if begun.data != settings.data:
             notes.append(f"{run} was started on {begun.data}, and goes on with {settings.data}")
     objective = build.build_objective(settings)
@@ -172,7 +175,15 @@ def _train(
                 "images": len(source), "held": place, "scaler": scaler.state_dict(),
                 "coverage": coverage.state(), "seconds": time.monotonic() - started,
             }  # fmt: skip
-            checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
+            try:
+                checkpoint.save(
+                    run, step, objective, optimizer, extra, keep=settings.keep_checkpoints
+                )
+            except OSError as error:
+                raise OSError(
+                    f"step {step} cannot be saved in {run}: {error}; make room, and --resume goes "
+                    f"on from what was saved before"
+                ) from None
         ranks.barrier()
 
     rejections = Rejections(run)
@@ -253,6 +264,8 @@ def _train(
                     f"stopped at step {done} of {schedule.steps}; add --resume to go on"
                 )
     if ranks.is_main:
+        if len(rejections):
+            say(f"{len(rejections)} of {len(source)} images could not be used: {run / REJECTED}")
         done_about = about | {"step": schedule.steps}
         save_encoder(run, objective.encoders["target"], done_about)
         set_aside(run, lambda: {encoder_digest(one) for one in objective.encoders.values()})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexpredict.config import Settings
-from flexpredict.data.cores import usable_cores
+from flexpredict.data.cores import threads_each
 from flexpredict.engine.distributed import StopSignal
 from flexpredict.run_folder import METRICS
 from flexpredict.train.loop import Interrupted
@@ -30,7 +30,7 @@ class Job:
 
 def train_together(jobs: Sequence[Job], *, device: str | None = None) -> None:
     """Trains all of them; a signal stops and saves all of them, and so does the failure of one."""
-    threads = str(max(1, usable_cores() // len(jobs)))
+    threads = str(threads_each(len(jobs)))
     with tempfile.TemporaryDirectory() as folder:
         workers = [
             _start(job, Path(folder) / str(number), threads, device)

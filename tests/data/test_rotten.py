@@ -81,7 +81,9 @@ def _rotten(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_pretrain__goes_on_and_names_each_rotten_file_once(tmp_path: Path, workers: int) -> None:
+def test_pretrain__goes_on_and_names_each_rotten_file_once(
+    tmp_path: Path, workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, run = tmp_path / "photos", tmp_path / "run"
     folder.mkdir()
     usable, reasons = _usable(folder), _rotten(folder)
@@ -93,6 +95,8 @@ def test_pretrain__goes_on_and_names_each_rotten_file_once(tmp_path: Path, worke
     assert result.steps == 3  # one batch is an epoch, so that each file was met three times
     assert result.loss is not None
     assert np.isfinite(result.loss)
+    said = f"{len(reasons)} of {count} images could not be used: {run / 'rejected.jsonl'}"
+    assert said in capsys.readouterr().err
     lines = [json.loads(line) for line in (run / "rejected.jsonl").read_text().splitlines()]
     assert sorted(line["name"] for line in lines) == sorted(reasons)
     for line in lines:

@@ -88,6 +88,13 @@ def test_budget__names_that_several_images_have_are_refused(tmp_path: Path) -> N
         Budget.parse(str(path)).rows(source, np.zeros(4))
 
 
+def test_budget__a_share_that_no_class_has_an_image_of_is_refused() -> None:
+    images = MemorySource(np.zeros((len(LABELS), 8, 8, 3), np.uint8))
+    with pytest.raises(ValueError, match="less than an image of each of the 5 classes: ask for 1/"):
+        Budget.parse("1%").rows(images, LABELS)
+    assert len(Budget.parse("3%").rows(images, LABELS)) == 5
+
+
 def test_task__names_of_classes_decide_not_their_numbers() -> None:
     """A class that no test image has shifts no numbers."""
     images = np.zeros((2, 8, 8, 3), np.uint8)

@@ -55,6 +55,8 @@ def test_bands__of_a_run_are_those_of_healthy_runs_alike() -> None:
     assert reference._name_of(DEMO.model_copy(update={"noise_std": 1, "steps": 300})) == "demo-loud"
     assert reference.reference_bands(DEMO.model_copy(update={"seed": 9, "lr": 3e-3}))
     assert reference.reference_bands(DEMO.model_copy(update={"model": "vit_base"})) == {}
+    assert reference.reference_of(DEMO) == "3 runs of 100 steps (demo)"
+    assert reference.reference_of(DEMO.model_copy(update={"model": "vit_base"})) is None
     assert reference.reference_names()["ema-off"] == "collapsed"
     with pytest.raises(ValueError, match="there is no reference 'best'"):
         reference.reference_bands("best")

@@ -89,6 +89,20 @@ def test_init__one_encoder_for_both_at_another_size(lone: Path) -> None:
         assert encoder.pos_embed.shape == (1, 24, 64)
 
 
+@pytest.mark.parametrize("given", [{}, {"image_size": 32}])
+def test_init__the_model_is_as_there_where_nobody_says(
+    given: dict[str, int], stop: Path, pictures: np.ndarray, tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {
+        name: RUN[name] for name in ("batch_size", "chunk_size", "steps", "workers")
+    }
+    more |= {"masking": "random", "form": "released"}  # blocks want larger grids
+    fp.pretrain(pictures, tmp_path / "run", init=str(stop), **more, **given)
+    found = read_settings(tmp_path / "run" / "config.yaml")
+    assert (found.model, found.patch_size, found.mean) == ("vit_nano", 16, None)
+    assert found.image_size == given.get("image_size", 64)
+
+
 def test_init__run_starts_there_and_resumes(
     stop: Path, pictures: np.ndarray, tmp_path: Path, command: Command, photos: Path
 ) -> None:

@@ -172,6 +172,18 @@ def test_checkpoint__one_that_was_passed_over_pushes_no_sound_one_out(tmp_path: 
     assert (tmp_path / "checkpoints/passed-over-step-00000200" / checkpoint.MODEL).exists()
 
 
+def test_resume__checkpoints_that_are_gone_are_missed(pictures: np.ndarray, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    fp.pretrain(pictures, run, **SMALL)
+    before = _losses(run)
+    (run / "encoder.safetensors").unlink()
+    for path in checkpoint.complete(run):
+        shutil.rmtree(path)
+    with pytest.raises(ValueError, match="was at step-00000008, but its checkpoints are gone"):
+        fp.pretrain(pictures, run, resume=True, **SMALL)
+    assert _losses(run) == before
+
+
 def test_resume__evaluations_of_earlier_weights_are_set_aside(
     pictures: np.ndarray, tmp_path: Path
 ) -> None:
@@ -434,6 +446,26 @@ def test_signal__saves_and_exits_75(number: int, photos: Path, tmp_path: Path) -
         check=True, env=_environment(), capture_output=True,
     )  # fmt: skip
     _assert_same_run(whole, run)
+
+
+def test_signal__to_the_whole_group_saves_all_the_same(photos: Path, tmp_path: Path) -> None:
+    """As a terminal, `timeout` or a scheduler sends it: to workers too."""
+    run = tmp_path / "run"
+    more = ["--set=steps=3000", "--set=checkpoint_every=1000", "--set=workers=2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flexpredict", *_command(photos, run, *more)],
+        env=_environment(), stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    metrics = run / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 5):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
+    assert checkpoint.complete(run)[-1].name == f"step-{len(_losses(run)):08d}"
 
 
 def test_lock__one_process_trains_in_a_folder_and_a_killed_one_leaves_no_lock(
