@@ -54,6 +54,10 @@ def fresh_folder(out: Path) -> Iterator[Path]:
         if out.exists():
             out.rmdir()
         temporary.rename(out)
+    except OSError as error:
+        if str(error.filename).startswith(str(temporary)):  # which nobody has asked for
+            error.filename = str(error.filename).replace(str(temporary), str(out), 1)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

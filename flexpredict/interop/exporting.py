@@ -1,6 +1,7 @@
 """A run's encoder in the files of other tools; each export ends with a look at both outputs."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,7 +236,11 @@ def _onnx(asked: _Asked) -> _Both:
 def _torch(asked: _Asked) -> _Both:
     encoder, part, path = asked.encoder, ENCODERS[asked.which], asked.folder / TORCH_FILE
     about = {"architecture": encoder.architecture, "version": VERSION}
-    torch.save(_whole(asked.run) or {part: encoder.state_dict(), OWN: about}, path)
+    try:
+        torch.save(_whole(asked.run) or {part: encoder.state_dict(), OWN: about}, path)
+    except RuntimeError:  # torch says where in its own code, not why
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(f"{path.name} cannot be written: {free / 2**20:.0f} MiB are free") from None
     parts = read_foreign(path).parts
     again = Encoder(**encoder.architecture).eval()
     again.load_state_dict(parts.get(part) or parts["encoder"])
