@@ -6,7 +6,7 @@ a few settings more: `paper/ablation-vit-b16@table7-context`.
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -188,6 +188,14 @@ class Settings(BaseModel):
         unused = {name for name in _YOUNGER if self._is_default(name)}
         text = self.model_dump_json(exclude=unused | WITHOUT_EFFECT)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def other_than(self, before: Self, free: Set[str]) -> str | None:
+        """The first setting that was another one, as `name=before, not now`, but for some."""
+        old = before.model_dump()
+        for name, value in self.model_dump().items():
+            if name not in free and old[name] != value:
+                return f"{name}={old[name]}, not {value}"
+        return None
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

@@ -68,21 +68,23 @@ def alone_in(folder: Path) -> Iterator[None]:
 
     BlockingIOError where another process has it.
     """
-    descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     _locks.add(descriptor)
     try:
-        if descriptor >= 0:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise
-            except OSError:  # some file systems of networks know no locks
-                pass
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # some file systems of networks know no locks
+            pass
         yield
     finally:
-        if descriptor in _locks and descriptor >= 0:  # it is not, in a process that was forked
+        if descriptor in _locks:  # it is not, in a process that was forked
+            _locks.remove(descriptor)
             os.close(descriptor)
-        _locks.discard(descriptor)
 
 
 _locks: set[int] = set()
@@ -91,8 +93,7 @@ _locks: set[int] = set()
 def _let_go() -> None:
     """A forked process has the locks of its parent too, and would hold them for longer."""
     for descriptor in _locks:
-        if descriptor >= 0:
-            os.close(descriptor)
+        os.close(descriptor)
     _locks.clear()
 
 

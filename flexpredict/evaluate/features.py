@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from flexpredict.data.cores import usable_cores
 from flexpredict.data.sources import MemorySource, Progress, Source
+from flexpredict.data.sources.identity import contents
 from flexpredict.data.transforms import Transform, read_images
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.engine.precision import autocast_frozen, compute_dtype
@@ -133,15 +134,12 @@ def content_digest(source: Source) -> str:
     memo = None if stamp is None else cache_folder() / "digests" / stamp
     if memo is not None and memo.is_file():
         return memo.read_text()
-    digest = hashlib.sha256()
-    for index in range(len(source)):
-        data = source.read(index)
-        digest.update(data if isinstance(data, bytes) else _raw(data))
+    digest = contents(source)
     if memo is not None:
         with suppress(OSError):  # it only saves time
             memo.parent.mkdir(parents=True, exist_ok=True)
-            write_text(memo, digest.hexdigest())
-    return digest.hexdigest()
+            write_text(memo, digest)
+    return digest
 
 
 class _Batches(Dataset[Tensor | str]):
@@ -178,7 +176,3 @@ def prefetched(
         if isinstance(images, str):
             raise ValueError(images)
         yield images
-
-
-def _raw(pixels: NDArray[np.uint8]) -> bytes:
-    return str(pixels.shape).encode() + pixels.tobytes()

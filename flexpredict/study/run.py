@@ -226,13 +226,11 @@ def _check_begun(run: Path, settings: Settings) -> None:
     """
     if not (run / CONFIG).exists():
         return
-    begun, now = read_settings(run / CONFIG).model_dump(), settings.model_dump()
-    for name in now.keys() - (WITHOUT_EFFECT - {"data"}):
-        if begun[name] != now[name]:
-            raise ValueError(
-                f"{run} holds a run with {name}={begun[name]}, not {now[name]}: remove it, or "
-                f"choose another --out for what has changed"
-            )
+    if other := settings.other_than(read_settings(run / CONFIG), WITHOUT_EFFECT - {"data"}):
+        raise ValueError(
+            f"{run} holds a run with {other}: remove it, or choose another --out for what has "
+            f"changed"
+        )
 
 
 def _check_folder(out: Path) -> None:

@@ -1,7 +1,6 @@
 """The training loop, to be read in one sitting."""
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,9 +15,6 @@ from flexpredict import build
 from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
-from flexpredict.data.cores import usable_cores
-from flexpredict.data.held import Place, TooLarge, place_for, room_for
-from flexpredict.data.loader import Batches, DeviceBatches
 from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim
 from flexpredict.engine.distributed import Ranks, StopSignal
@@ -32,7 +28,8 @@ from flexpredict.run_folder import CONFIG, set_aside
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges
-from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Tally, Timed, peak_memory, say
+from flexpredict.train.holding import hold, workers_of
+from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Timed, peak_memory, say
 from flexpredict.train.step import step_of
 from flexpredict.train.track import Track, start_tracker
 
@@ -88,7 +85,11 @@ def _train(
     notes = []
     if resume and (run / CONFIG).exists():
         begun = read_settings(run / CONFIG)
-        _check_same(begun, settings, run)
+        if other := settings.other_than(begun, _FREE):
+            raise ValueError(
+                f"{run} was started with {other}: resume it with the same settings, or choose "
+                f"another --out"
+            )
         if (was := _length(begun)) != _length(settings):
             notes.append(
                 f"{run} was to have {was}, and now {_length(settings)}: learning rate and weight "
@@ -161,7 +162,7 @@ def _train(
             say(line)
     passes = schedule.steps / per_epoch
     kept = state.get("held") if state else None
-    held, place = _hold(batches, settings, ranks, passes, kept)
+    held, place = hold(batches, settings, ranks, passes, kept)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
     if ranks.is_main:
         write_text(run / CONFIG, settings.to_yaml())
@@ -197,7 +198,7 @@ def _train(
             monitor = stack.enter_context(
                 Monitor(run, settings, first=first, total=schedule.steps, tracker=tracker)
             )
-        stream = Timed(loader.load(held, todo, workers=_workers(settings)))
+        stream = Timed(loader.load(held, todo, workers=workers_of(settings)))
         for step, batch in zip(todo, stream, strict=True):
             for index, reason in batch.rejected.items():
                 rejections.add(index, source.name(index), reason)
@@ -301,16 +302,6 @@ def _check_folder(run: Path, *, resume: bool) -> None:
         raise ValueError(f"{run} cannot be written: {error.strerror}") from None
 
 
-def _check_same(before: Settings, now: Settings, run: Path) -> None:
-    old, new = before.model_dump(), now.model_dump()
-    for key, value in new.items():
-        if key not in _FREE and old[key] != value:
-            raise ValueError(
-                f"{run} was started with {key}={old[key]}, not {value}: "
-                f"resume it with the same settings, or choose another --out"
-            )
-
-
 def _length(settings: Settings) -> str:
     return f"epochs={settings.epochs:g}" if settings.epochs else f"steps={settings.steps}"
 
@@ -335,62 +326,6 @@ def _check_accumulation(settings: Settings, share: int) -> None:
         raise ValueError(
             f"{share} images per process do not divide into accumulate={settings.accumulate} parts"
         )
-
-
-def _workers(settings: Settings) -> int:
-    if settings.workers is not None:
-        return settings.workers
-    return min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-
-
-def _hold(
-    batches: Batches,
-    settings: Settings,
-    ranks: Ranks,
-    passes: float,
-    before: Place | None,
-) -> tuple[Batches | DeviceBatches, Place]:
-    """Decodes the set and keeps it where it was asked for, or was before, or where it fits.
-
-    All processes do the same. A guess that turns out too small is taken back.
-    """
-    share = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    place, limit = _place(settings, batches.source, ranks, passes, before, share), math.inf
-    if settings.hold == "auto" and place != "none":
-        limit = room_for(place, ranks.device, share=share)
-    decoding = Tally("decoding") if ranks.is_main else None
-    held, trouble = None, None
-    try:
-        held = loader.hold(batches, place, ranks.device, limit=limit, progress=decoding)
-    except TooLarge as error:
-        trouble = str(error)
-    if ranks.first(trouble) is None:
-        assert held is not None
-        return held, place
-    if ranks.is_main:
-        say("the images do not fit into memory decoded: each is decoded when it is needed")
-    return batches, "none"
-
-
-def _place(
-    settings: Settings,
-    source: Source,
-    ranks: Ranks,
-    passes: float,
-    before: Place | None,
-    share: int,
-) -> Place:
-    if settings.hold == "device" and ranks.device.type != "cuda":
-        raise ValueError("hold=device needs a GPU: set hold=ram or hold=auto")
-    if settings.hold != "auto":
-        return settings.hold
-    if before == "none" or passes < 2:
-        return "none"
-    workers = _workers(settings)
-    place = place_for(source, settings.in_channels, ranks.device, share=share, workers=workers)
-    if ranks.any(place == "none"):
-        return "none"
-    return "ram" if before == "ram" or ranks.any(place == "ram") else "device"
 
 
 def _announce(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +22,7 @@ from flexpredict.data.sources import MemorySource
 from flexpredict.engine import checkpoint
 from flexpredict.engine.encoders import encoder_digest, load_encoder
 from flexpredict.model.covariances import Covariance
-from flexpredict.train import loop
+from flexpredict.train import holding
 from flexpredict.train.monitor import Rejections
 
 SMALL: dict[str, Any] = {
@@ -381,6 +382,14 @@ def _command(photos: Path, run: Path, *more: str) -> list[str]:
     return ["pretrain", str(photos), "--out", str(run), "--device", "cpu", *overrides, *more]
 
 
+def _wait(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not until():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def _environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -430,11 +439,7 @@ def test_signal__saves_and_exits_75(number: int, photos: Path, tmp_path: Path) -
         [*arguments, *_command(photos, run, *more)], env=_environment(), stderr=subprocess.PIPE
     )
     metrics = run / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 5):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _wait(process, lambda: metrics.exists() and metrics.read_text().count("\n") >= 5)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
@@ -457,11 +462,7 @@ def test_signal__to_the_whole_group_saves_all_the_same(photos: Path, tmp_path: P
         env=_environment(), stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     metrics = run / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 5):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _wait(process, lambda: metrics.exists() and metrics.read_text().count("\n") >= 5)
     os.killpg(process.pid, signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
@@ -476,11 +477,7 @@ def test_lock__one_process_trains_in_a_folder_and_a_killed_one_leaves_no_lock(
     command = [sys.executable, "-m", "flexpredict"]
     command += _command(photos, run, "--set=steps=150", "--set=workers=2", "--resume")
     first = subprocess.Popen(command, env=_environment(), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (run / "checkpoints/latest").exists():
-        assert first.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _wait(first, (run / "checkpoints/latest").exists)
     second = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     assert second.returncode == 2
     assert f"another process trains in {run}: wait for it" in second.stderr
@@ -530,7 +527,7 @@ def test_hold__a_guess_that_is_too_small_is_taken_back(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(loop, "room_for", lambda *_, **__: 1000.0)
+    monkeypatch.setattr(holding, "room_for", lambda *_, **__: 1000.0)
     fp.pretrain(photos, tmp_path / "run", **SMALL | {"steps": 20})
     assert "do not fit into memory decoded" in capsys.readouterr().err
     assert len(_losses(tmp_path / "run")) == 20
