@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from flexpredict.model.blocks import gather
 from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import Encoder
+from flexpredict.objective.beside import beside
 from flexpredict.objective.lowres import Reduction, low_resolution_loss
 from flexpredict.objective.views import View, mean_over_images, split
 
@@ -58,11 +59,13 @@ class IJepa(nn.Module):
 
     def forward(self, images: Tensor, views: Sequence[View]) -> Tensor:
         """(B, c, H, W) and views that cover the batch -> the batch's mean loss."""
-        if len(views) == 1 and self.target_layers == 1 and self.low_resolution is None:
-            # Patches that are nobody's target need not go through the last block.
-            true = self.targets(images, views[0].masks.targets)  # (B, K, T, D)
-            loss = self._distance(self.predictions(images, views[0]), true)
-            return loss + self.predictor.penalty()
+        if len(views) == 1 and self.low_resolution is None:
+            with beside(images) as join:
+                # Patches that are nobody's target need not go through the last block.
+                true = self.targets(images, views[0].masks.targets)  # (B, K, T, D)
+            predicted = self.predictions(images, views[0])
+            join()
+            return self._distance(predicted, true) + self.predictor.penalty()
         targets = self.targets(images)  # (B, N, D)
         losses = [
             self._loss(images[part], targets[part], view) for part, view in split(images, views)

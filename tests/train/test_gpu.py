@@ -1,6 +1,7 @@
 """On a GPU: the same run in bfloat16 and float16, and by every fast way. `pytest -m gpu`."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flexpredict.data.sources import MemorySource
 from flexpredict.engine import optim
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
+from flexpredict.objective import ijepa
 from flexpredict.objective.views import View
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.step import Step
@@ -200,3 +202,14 @@ def test_cuda__features_equal_the_cpus(pictures: np.ndarray, tmp_path: Path) -> 
     fp.pretrain(pictures, tmp_path / "run", device="cpu", **SMALL)
     cpu, gpu = (fp.features(tmp_path / "run", pictures, device=d).features for d in ("cpu", "cuda"))
     np.testing.assert_allclose(gpu, cpu, rtol=1e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_cuda__a_branch_of_the_graph_changes_no_bit(
+    layers: int, pictures: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SMALL | {"positions": "stop", "graph": True, "target_layers": layers}
+    fp.pretrain(pictures, tmp_path / "beside", device="cuda", **settings)
+    monkeypatch.setattr(ijepa, "beside", lambda _: nullcontext(lambda: None))
+    fp.pretrain(pictures, tmp_path / "after", device="cuda", **settings)
+    np.testing.assert_array_equal(_losses(tmp_path / "beside"), _losses(tmp_path / "after"))
