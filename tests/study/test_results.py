@@ -34,11 +34,17 @@ def test_page__every_table_names_lines_that_are_there(results: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in study_names() if (ROOT / "results" / n).exists()])
-def test_lines__are_of_the_studies_that_ship(name: str) -> None:
-    """Settings by their digest: who changes a recipe or a study has to run it again."""
+def test_lines__are_of_the_studies_that_ship(name: str, results: Any) -> None:
+    """Settings by their digest: who changes a recipe or a study has to run it again.
+
+    Studies whose table is on the page are complete; others may have been begun.
+    """
     path = ROOT / "results" / name / "results.jsonl"
     study = read_study(name)
     planned = {(t.variant, t.seed): t.settings.digest() for t in trials(study, study.data or "")}
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert {(line["variant"], line["seed"]): line["settings"] for line in lines} == planned
+    found = {(line["variant"], line["seed"]): line["settings"] for line in lines}
+    assert found.items() <= planned.items()
+    if f"<!-- {name} " in results.PAGE.read_text():
+        assert len(found) == len(planned)
     assert {line["asked"] for line in lines} == {study.asked}
