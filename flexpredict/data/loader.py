@@ -9,7 +9,7 @@ sample index). Nothing depends on the number of workers or ranks, or on where a 
 import copy
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -228,8 +228,18 @@ def heed_no_signal(_: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) -> Iterator[Batch]:
-    """The batches of some steps in turn, prepared ahead by worker processes."""
+def load(
+    batches: Batches | DeviceBatches,
+    steps: range,
+    *,
+    workers: int = 0,
+    timed: Callable[[Iterable[Batch | Parcel]], Iterable[Batch | Parcel]] = iter,
+) -> Iterator[Batch]:
+    """The batches of some steps in turn, prepared ahead by worker processes.
+
+    timed: takes what workers prepare and gives it again, to know how long it is waited for. Crops
+    on a device are none of it: who gives too much to a GPU waits there too.
+    """
     made = batches.boxes if isinstance(batches, DeviceBatches) else batches
     loader: DataLoader[Batch | Parcel] = DataLoader(
         _Posted(made) if workers else made,
@@ -240,6 +250,6 @@ def load(batches: Batches | DeviceBatches, steps: range, *, workers: int = 0) ->
         pin_memory=torch.cuda.is_available(),
         worker_init_fn=heed_no_signal,
     )
-    for batch in loader:
+    for batch in timed(loader):
         whole = batch.open() if isinstance(batch, Parcel) else batch
         yield batches.finish(whole) if isinstance(batches, DeviceBatches) else whole

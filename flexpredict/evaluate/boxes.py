@@ -16,12 +16,12 @@ from flexpredict.data.sources import PackedSource, open_source
 from flexpredict.data.sources.named import NAMES
 from flexpredict.data.transforms import Transform, read_pixels
 from flexpredict.engine.encoders import encoder_digest
-from flexpredict.evaluate.features import cached
+from flexpredict.evaluate.features import cached, size_for
 from flexpredict.evaluate.results import Evaluation, options
 from flexpredict.evaluate.ridge import Fit, choose_fit
 from flexpredict.evaluate.subject import Subject
 
-_SQUASHED = Transform("squash")
+_PLAIN, _SQUASHED = Transform(), Transform("squash")
 _EXPECTED = "has no boxes: expected tiny-imagenet, or packed .npz files that all have an array bbox"
 
 
@@ -127,18 +127,21 @@ def _features_and_boxes(
     if not len(rows):
         raise ValueError(f"none of the {name} images has a box with width and height")
     channels = subject.encoder.in_channels
-    height, width = np.array([_size(source, row, channels) for row in rows.tolist()]).T
+    sizes = np.array([_size(source, row, channels) for row in range(len(source))])
+    height, width = sizes.T
+    tall, wide = size_for(subject.encoder, subject.image_size)
+    in_shape = bool((height * wide == width * tall).all())  # as probes see them: features are there
     features = cached(
         subject.encoder,
         source,
         layers=layers,
         image_size=subject.image_size,
-        transform=_SQUASHED,
+        transform=_PLAIN if in_shape else _SQUASHED,
         resize=subject.resize,
         progress=subject.progress(f"{name} features"),
     )
-    size = torch.from_numpy(np.stack([width, height, width, height], axis=1))
-    return features[rows].to(subject.device), (boxes[rows] / size).to(subject.device)
+    shares = boxes / torch.from_numpy(np.stack([width, height, width, height], axis=1))
+    return features[rows].to(subject.device), shares[rows].to(subject.device)
 
 
 def _size(source: PackedSource, row: int, channels: int) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges
 from flexpredict.train.holding import hold, workers_of
-from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Timed, peak_memory, say
+from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Waits, peak_memory, say
 from flexpredict.train.step import step_of
 from flexpredict.train.track import Track, start_tracker
 
@@ -198,7 +198,8 @@ def _train(
             monitor = stack.enter_context(
                 Monitor(run, settings, first=first, total=schedule.steps, tracker=tracker)
             )
-        stream = Timed(loader.load(held, todo, workers=workers_of(settings)))
+        waits = Waits()
+        stream = loader.load(held, todo, workers=workers_of(settings), timed=waits.over)
         for step, batch in zip(todo, stream, strict=True):
             for index, reason in batch.rejected.items():
                 rejections.add(index, source.name(index), reason)
@@ -240,7 +241,7 @@ def _train(
                     **{name: float(norm) for name, norm in gradients.items()},
                     **_sizes(objective),
                     "images_per_second": round(seen / max(now - logged_at, 1e-9), 2),
-                    "data_wait": round(stream.lap() / max(now - logged_at, 1e-9), 4),
+                    "data_wait": round(waits.lap() / max(now - logged_at, 1e-9), 4),
                     "memory_gib": peak_memory(device),
                     "seconds": round(now - started, 3),
                 }

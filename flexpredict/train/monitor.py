@@ -4,11 +4,11 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Generic, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import torch
 from rich.console import Console
@@ -162,22 +162,24 @@ class Monitor:
         self._verdict = found.verdict
 
 
-class Timed(Generic[Item]):
-    """Items in turn, and how long they were waited for."""
+class Waits:
+    """How long items were waited for."""
 
-    def __init__(self, items: Iterator[Item]) -> None:
-        self._items = items
+    def __init__(self) -> None:
         self._seconds = 0.0
 
-    def __iter__(self) -> Iterator[Item]:
-        return self
-
-    def __next__(self) -> Item:
-        start = time.monotonic()
-        try:
-            return next(self._items)
-        finally:
-            self._seconds += time.monotonic() - start
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items in turn, each timed."""
+        stream = iter(items)
+        while True:
+            start = time.monotonic()
+            try:
+                item = next(stream)
+            except StopIteration:
+                return
+            finally:
+                self._seconds += time.monotonic() - start
+            yield item
 
     def lap(self) -> float:
         """Seconds since this was last asked."""

@@ -1,5 +1,7 @@
 import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +103,19 @@ def test_device__ranks_and_starts_see_the_same(folder: Path) -> None:
     ]
     for step, pair in enumerate(zip(*parts, strict=True), start=5):
         assert torch.equal(torch.cat([batch.images for batch in pair]), whole[step])
+
+
+def test_device__crops_are_not_timed(folder: Path) -> None:
+    seen: list[Any] = []
+
+    def timed(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            seen.append(batch.images)
+            yield batch
+
+    held = hold(_batches(FolderSource(folder)), "device", CPU)
+    (batch,) = load(held, range(1), timed=timed)
+    assert [boxes.shape for boxes in seen] == [(len(batch.images), 5)]
 
 
 def test_device__nothing_usable_is_said_in_a_sentence(tmp_path: Path) -> None:

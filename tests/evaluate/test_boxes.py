@@ -12,6 +12,7 @@ from PIL import Image
 
 import flexpredict as fp
 from flexpredict.engine.encoders import save_encoder
+from flexpredict.evaluate import features
 from flexpredict.evaluate.boxes import box_probe, iou, open_boxes
 from flexpredict.evaluate.ridge import Sums, fits
 from flexpredict.evaluate.subject import Subject
@@ -92,9 +93,12 @@ def test_boxes__from_the_shell(run: Path, tmp_path: Path, command: Command) -> N
     assert "the mean box of train" in out
 
 
-def test_boxes__are_those_of_the_normal_equations(run: Path, tmp_path: Path) -> None:
-    """By another way to every number: features, shares of an oblong image, ridge, IoU."""
-    path = _pack(tmp_path / "oblong.npz", size=(48, 24))
+@pytest.mark.parametrize("size", [(48, 24), (48, 48)])
+def test_boxes__are_those_of_the_normal_equations(
+    size: tuple[int, int], run: Path, tmp_path: Path
+) -> None:
+    """By another way to every number: features, shares of an image, ridge, IoU."""
+    path = _pack(tmp_path / "discs.npz", size=size)
     found = fp.boxes(run, data=path, device="cpu", layers=2, seed=1)
     arrays = dict(np.load(path))
     kept = arrays["bbox"][:, 0] < arrays["bbox"][:, 2]
@@ -104,13 +108,13 @@ def test_boxes__are_those_of_the_normal_equations(run: Path, tmp_path: Path) -> 
         image = Image.open(io.BytesIO(arrays["jpeg"][start:stop].tobytes()))
         pixels.append(np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR)))
     images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-    features = fp.load(run).features(images, layers=2)
-    shares = torch.from_numpy(arrays["bbox"] / np.array([48, 24, 48, 24]))
+    seen = fp.load(run).features(images, layers=2)
+    shares = torch.from_numpy(arrays["bbox"] / np.array(size * 2))
     (fit,) = fits(
-        Sums.of(features[train], lambda rows: shares[train][rows], torch.arange(train.sum())),
+        Sums.of(seen[train], lambda rows: shares[train][rows], torch.arange(train.sum())),
         (found.details["penalty"],),
     )
-    true = iou(fit(features[test]), shares[test])
+    true = iou(fit(seen[test]), shares[test])
     assert found.result["iou"] == pytest.approx(100 * true.mean().item(), abs=0.2)
     usual = shares[train].mean(0).expand(int(test.sum()), 4)
     assert found.result["mean_box_iou"] == pytest.approx(
@@ -119,7 +123,19 @@ def test_boxes__are_those_of_the_normal_equations(run: Path, tmp_path: Path) -> 
     assert found.result["mean_box_iou_over_50"] == pytest.approx(
         100 * (iou(usual, shares[test]) >= 0.5).double().mean().item()
     )
-    assert found.name.startswith("oblong-boxes-ridge-layers=2-seed=1-")
+    assert found.name.startswith("discs-boxes-ridge-layers=2-seed=1-")
+
+
+def test_boxes__of_images_in_shape_need_no_features_after_a_probe(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, subject = open_boxes(_pack(tmp_path / "discs.npz")), Subject(fp.load(run))
+    first = box_probe(subject, task)
+    monkeypatch.setenv("FLEXPREDICT_CACHE", str(tmp_path / "another"))
+    for source in (task.train, task.test):
+        features.cached(subject.encoder, source, layers=4)
+    monkeypatch.setattr(features, "extract", None)
+    assert box_probe(subject, task) == first
 
 
 def test_boxes__wrong_data_gets_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:

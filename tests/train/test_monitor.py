@@ -13,7 +13,7 @@ from conftest import Command
 
 import flexpredict as fp
 from flexpredict.config import settings_from
-from flexpredict.train.monitor import Monitor, Timed
+from flexpredict.train.monitor import Monitor, Waits
 from flexpredict.train.track import scalars
 
 SMALL: dict[str, Any] = {
@@ -65,13 +65,13 @@ def test_loss__that_is_not_finite_is_logged_for_the_doctor(
     assert fp.doctor(run).diagnosis.verdict == "exploding"
 
 
-def test_timed__counts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits__are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 1.0, 5.0, 7.0, 8.0, 8.5])
     monkeypatch.setattr("flexpredict.train.monitor.time.monotonic", lambda: next(now))
-    timed = Timed(iter("ab"))
-    assert list(zip(range(2), timed, strict=True)) == [(0, "a"), (1, "b")]
-    assert timed.lap() == 1 + 2 + 0.5
-    assert timed.lap() == 0
+    waits = Waits()
+    assert list(zip(range(2), waits.over("ab"), strict=True)) == [(0, "a"), (1, "b")]
+    assert waits.lap() == 1 + 2 + 0.5
+    assert waits.lap() == 0
 
 
 def test_tensorboard__holds_what_was_logged(photos: Path, tmp_path: Path, command: Command) -> None:
