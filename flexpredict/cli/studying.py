@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markdown import Markdown
+from rich.table import Table
 
 import flexpredict
 from flexpredict.api.studying import make_trial
@@ -36,7 +38,7 @@ def study(
     Example: `flexpredict study table6 --data tiny-imagenet:train --out table6/ --jobs 4`
     """
     from flexpredict.study.plan import read_study, study_names
-    from flexpredict.study.run import SUMMARY, TABLE
+    from flexpredict.study.run import SUMMARY
 
     if not names:
         listing = {one: read_study(one).title for one in study_names()}
@@ -55,7 +57,30 @@ def study(
         print_json({"out": str(out), "lines": lines, "summary": summary})
         return
     for folder in folders:
-        Console().print(Markdown((folder / TABLE).read_text()))
+        _print(folder)
+
+
+def _print(folder: Path) -> None:
+    """Tables as they are written, or a table for each number where they are too wide for that."""
+    from flexpredict.study.run import SUMMARY, TABLE
+    from flexpredict.study.tables import difference_text, mean_text
+
+    console, page = Console(), (folder / TABLE).read_text()
+    if all(len(row) <= console.width for row in page.splitlines() if row.startswith("|")):
+        console.print(Markdown(page))
+        return
+    console.print(Markdown(page.partition("\n|")[0]))
+    found = json.loads((folder / SUMMARY).read_text())
+    for column in dict.fromkeys(name for cells in found.values() for name in cells):
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column(column)
+        for name in ("seeds", "mean ± deviation", "difference [95 %]"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for variant, cells in found.items():
+            if (cell := cells.get(column)) is not None:
+                table.add_row(variant, str(cell["seeds"]), mean_text(cell), difference_text(cell))
+        console.print(table)
+    print(f"side by side: {folder / TABLE}")
 
 
 @app.command(hidden=True)

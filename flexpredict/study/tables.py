@@ -84,7 +84,7 @@ def markdown(lines: Sequence[Line], baseline: str | None) -> str:
     text = [*head]
     for variant, cells in found.items():
         seeds = max((cell["seeds"] for cell in cells.values()), default=0)
-        row = [_mean(cells.get(name)) for name in names]
+        row = [mean_text(cells.get(name)) for name in names]
         text.append(f"| {variant} | {seeds} | {' | '.join(row)} |")
     if baseline is not None and len(found) > 1:
         text += ["", f"Differences from {baseline} within pairs, with 95 % intervals:", ""]
@@ -93,18 +93,20 @@ def markdown(lines: Sequence[Line], baseline: str | None) -> str:
             if variant == baseline:
                 continue
             pairs = max((cell.get("pairs", 0) for cell in cells.values()), default=0)
-            row = [_difference(cells.get(name)) for name in names]
+            row = [difference_text(cells.get(name)) for name in names]
             text.append(f"| {variant} | {pairs} | {' | '.join(row)} |")
     return "\n".join(text) + "\n"
 
 
-def _mean(cell: Mapping[str, Any] | None) -> str:
+def mean_text(cell: Mapping[str, Any] | None) -> str:
+    """Of a cell of the summary."""
     if cell is None:
         return "–"
     return f"{cell['mean']:.4g}" + ("" if cell["std"] is None else f" ± {cell['std']:.2g}")
 
 
-def _difference(cell: Mapping[str, Any] | None) -> str:
+def difference_text(cell: Mapping[str, Any] | None) -> str:
+    """Of a cell of the summary, with its interval."""
     if cell is None or "difference" not in cell:
         return "–"
     shown = f"{cell['difference']:+.3g}"

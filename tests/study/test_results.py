@@ -1,11 +1,13 @@
 """Tables in docs/results.md are those of the committed lines."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Command
 
 from flexpredict.study.plan import read_study, study_names, trials
 
@@ -48,3 +50,20 @@ def test_lines__are_of_the_studies_that_ship(name: str, results: Any) -> None:
     if f"<!-- {name} " in results.PAGE.read_text():
         assert len(found) == len(planned)
     assert {line["asked"] for line in lines} == {study.asked}
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_study__tables_fit_the_terminal(
+    width: int, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of committed lines, so that nothing is trained."""
+    shutil.copy(ROOT / "results" / "masks-demo" / "results.jsonl", tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, err = command("study", "masks-demo", "--out", tmp_path)
+    assert code == 0, err
+    assert "-0.275 [-0.345, -0.205]" in out
+    assert "norm_mask_token" in out
+    assert "…" not in out
+    rows, _, path = out.partition("side by side: ")
+    assert max(map(len, rows.splitlines())) <= width
+    assert bool(path) == (width == 80)
