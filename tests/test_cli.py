@@ -11,6 +11,7 @@ import pytest
 from conftest import Command
 
 from flexpredict import cli
+from flexpredict.version import VERSION
 
 FAST = [
     "--set=model=vit_nano", "--set=patch_size=4", "--set=image_size=32", "--set=batch_size=16",
@@ -41,6 +42,34 @@ def test_pretrain_and_features__from_the_shell(
     code, _, err = command("pretrain", str(photos), "--out", str(run) + "n", *FAST, "--resume")
     assert code == 0
     assert "holds no run yet: a new one begins" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pretrain", "--outt", "x"], "--outt"),
+        (["bench", "maybe"], "maybe"),
+        (["study", "table6", "--jobs", "many"], "--jobs"),
+        (["probe"], "run"),
+        (["nothing"], "nothing"),
+    ],
+)
+def test_wrong_words__one_sentence_exit_2(words: list[str], said: str, command: Command) -> None:
+    code, out, err = command(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("flexpredict: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert err.endswith(" --help\n")
+
+
+def test_no_words__show_help(command: Command) -> None:
+    for words in ([], ["data"]):
+        code, out, err = command(*words)
+        assert code == 2
+        assert "Usage: " in out + err
+    code, out, _ = command("--version")
+    assert (code, out) == (0, f"flexpredict {VERSION}\n")
 
 
 def test_wrong_input__one_sentence_exit_2_nothing_written(

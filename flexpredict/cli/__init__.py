@@ -7,7 +7,9 @@ import errno
 import os
 import sys
 import warnings
-from typing import TextIO
+from typing import Any, TextIO
+
+import typer
 
 from flexpredict.cli import (
     bench,
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _plainly = warnings.showwarning
+_Usage: Any = typer.BadParameter.__base__  # of all that is wrong with words on a command line
 _OF_PATHS = (
     FileNotFoundError,
     FileExistsError,
@@ -49,8 +52,17 @@ _OF_PATHS = (
 def main() -> None:
     """Runs a command; what goes wrong is one sentence on standard error and an exit code."""
     warnings.showwarning = _show
+    code: object = None
     try:
-        app()
+        code = app(standalone_mode=False)
+    except _Usage as error:
+        sentence = error.format_message().strip().rstrip(".")
+        if not sentence:  # no words at all: its help was shown
+            sys.exit(2)
+        command = error.ctx.command_path if error.ctx else "flexpredict"
+        _fail(f"{sentence}; see {command} --help", 2)
+    except typer.Abort:
+        sys.exit(1)
     except ValueError as error:
         _fail(str(error), 2)
     except Interrupted as error:
@@ -62,6 +74,7 @@ def main() -> None:
         _fail(what, 2 if isinstance(error, _OF_PATHS) or error.errno == errno.EROFS else 1)
     except (FloatingPointError, RuntimeError) as error:
         _fail(str(error), 1)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _show(

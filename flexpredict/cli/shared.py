@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from flexpredict.version import VERSION
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -15,6 +17,23 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Pretrain Vision Transformers with StoP and I-JEPA, and evaluate them.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"flexpredict {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """What comes before a command."""
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; by default a GPU if there is one.")]
