@@ -1,5 +1,6 @@
 """The page of one or more runs: settings, curves, gauges, evaluations, figures."""
 
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -38,6 +39,8 @@ def check_page(path: Path) -> None:
         raise ValueError(f"--out {path}: there is no folder {path.parent}")
     if path.is_dir() or (path.exists() and GENERATOR not in path.read_text(errors="replace")):
         raise ValueError(f"--out {path} exists and is no report of ours: choose another name")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"the folder {path.parent} cannot be written: name another file by --out")
 
 
 def write_run_page(

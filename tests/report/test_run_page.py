@@ -162,6 +162,10 @@ def test_unfinished__is_reported_as_such(
     assert code == 0
     assert json.loads(text) == {"report": str(begun / "report.html"), "runs": [str(begun)]}
     check_page(begun / "report.html")  # one of ours may be written again
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.access", lambda path, _: path != begun)  # root may write anywhere
+        with pytest.raises(ValueError, match="cannot be written: name another file by --out"):
+            check_page(begun / "report.html")
     tables = _tables(begun / "report.html")
     assert tables["runs"]["state"] == ["unfinished: step 2 of 4"]
     assert "has no checkpoint yet" in (begun / "report.html").read_text()
