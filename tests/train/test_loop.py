@@ -147,8 +147,30 @@ def test_resume__takes_the_settings_of_the_run(
     assert (now.epochs, now.steps, now.batch_size, now.log_every) == (2, None, 16, 1)
 
 
+def _halved(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _flipped(data: bytes) -> bytes:
+    """One bit of some weight."""
+    place = len(data) * 3 // 4
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        (checkpoint.MODEL, _halved),
+        (checkpoint.MODEL, _flipped),
+        (checkpoint.OPTIMIZER, _flipped),
+    ],
+)
 def test_resume__unreadable_newest_checkpoint_falls_back(
-    pictures: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    harm: Callable[[bytes], bytes],
+    pictures: np.ndarray,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     fp.pretrain(pictures, whole, **SMALL)
@@ -156,8 +178,7 @@ def test_resume__unreadable_newest_checkpoint_falls_back(
     (run / "encoder.safetensors").unlink()
     newest = checkpoint.newest(run)
     assert newest is not None
-    data = (newest / checkpoint.MODEL).read_bytes()
-    (newest / checkpoint.MODEL).write_bytes(data[: len(data) // 2])
+    (newest / name).write_bytes(harm((newest / name).read_bytes()))
     fp.pretrain(pictures, run, resume=True, **SMALL)
     _assert_same_run(whole, run)
     assert f"an older one is used; {newest.name}" in capsys.readouterr().err
