@@ -175,7 +175,7 @@ def _fused(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _checksum(path: Path) -> int:
-    """CRC-32: a disk that forgets a bit is found out, and a gigabyte takes a quarter of a second."""
+    """CRC-32: a bit that a disk forgets is found out; a gigabyte takes a quarter of a second."""
     found = 0
     with path.open("rb") as file:
         while part := file.read(_AT_ONCE):
