@@ -21,7 +21,7 @@ test-all: lint
 test-oldest:
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/pip install --quiet -c constraints-oldest.txt torch==2.13.0 pytest pytest-xdist scikit-learn tensorboard -e .
-	.venv-oldest/bin/pytest -n 2 --ignore tests/interop --ignore tests/test_benchmarks.py
+	.venv-oldest/bin/pytest -n 2 --ignore tests/interop --ignore tests/examples --ignore tests/test_benchmarks.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .
