@@ -52,6 +52,7 @@ def test_pretrain_and_features__from_the_shell(
         (["study", "table6", "--jobs", "many"], "--jobs"),
         (["probe"], "run"),
         (["nothing"], "nothing"),
+        (["pretrain", "photos/", "lr=1"], "--set key=value"),
     ],
 )
 def test_wrong_words__one_sentence_exit_2(words: list[str], said: str, command: Command) -> None:

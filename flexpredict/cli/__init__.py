@@ -60,6 +60,8 @@ def main() -> None:
         if not sentence:  # no words at all: its help was shown
             sys.exit(2)
         command = error.ctx.command_path if error.ctx else "flexpredict"
+        if "extra argument" in sentence and "=" in sentence:
+            sentence += "; a setting is given as --set KEY=VALUE"
         _fail(f"{sentence}; see {command} --help", 2)
     except typer.Abort:
         sys.exit(1)

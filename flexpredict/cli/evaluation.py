@@ -1,16 +1,19 @@
 """Commands that evaluate: features, probe, logistic, knn, finetune, boxes, shifts, video."""
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
 import flexpredict
 from flexpredict import config
-from flexpredict.cli.printing import print_boxes, print_shifts, print_video, show
+from flexpredict.cli.printing import print_accuracy, print_boxes, print_shifts, print_video
 from flexpredict.cli.shared import Device, Json, app, check_new_file, print_json
+from flexpredict.evaluate.results import Evaluation
 from flexpredict.files import whole
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
@@ -39,6 +42,36 @@ Resize = Annotated[
     Literal["recompute", "interpolate"], typer.Option(help="Positions at another size.")
 ]
 Layers = Annotated[int, typer.Option(min=1, help="How many last layers, side by side.")]
+
+
+def evaluates(
+    show: Callable[[Evaluation], None],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command of a signature alone: the package's function of that name gets all options."""
+
+    def command(signature: Callable[..., None]) -> Callable[..., None]:
+        @app.command()
+        @wraps(signature)
+        def run(*, as_json: bool, **given: Any) -> None:
+            _show(getattr(flexpredict, signature.__name__)(**given), show, as_json)
+
+        return run
+
+    return command
+
+
+def _show(found: Evaluation, show: Callable[[Evaluation], None], as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(found))
+    else:
+        show(found)
+
+
+def _pixels(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"--distances takes pixels as 1,2,4, not {text!r}")
+    return [int(part) for part in parts]
 
 
 @app.command()
@@ -79,7 +112,7 @@ def features(
         print(f"{out}: {count} images x {width} features of the {encoder} encoder")
 
 
-@app.command()
+@evaluates(print_accuracy)
 def probe(
     run: Run,
     task: Task = None,
@@ -114,30 +147,9 @@ def probe(
 
     Example: `flexpredict probe run/ --task cifar100 --data cifar-100-python/`
     """
-    show(
-        flexpredict.probe(
-            run,
-            task=task,
-            data=data,
-            train=train,
-            test=test,
-            protocol=protocol,
-            labels=labels,
-            layers=layers,
-            augment=augment,
-            epochs=epochs,
-            draws=draws,
-            seed=seed,
-            encoder=encoder,
-            image_size=image_size,
-            resize=resize,
-            device=device,
-        ),
-        as_json,
-    )
 
 
-@app.command()
+@evaluates(print_accuracy)
 def logistic(
     run: Run,
     task: Task = None,
@@ -159,28 +171,9 @@ def logistic(
 
     Example: `flexpredict logistic run/ --task imagenet-1% --data imagenet/ --protocol released-1%`
     """
-    show(
-        flexpredict.logistic(
-            run,
-            task=task,
-            data=data,
-            train=train,
-            test=test,
-            protocol=protocol,
-            labels=labels,
-            layers=layers,
-            draws=draws,
-            seed=seed,
-            encoder=encoder,
-            image_size=image_size,
-            resize=resize,
-            device=device,
-        ),
-        as_json,
-    )
 
 
-@app.command()
+@evaluates(print_accuracy)
 def knn(
     run: Run,
     task: Task = None,
@@ -203,26 +196,6 @@ def knn(
 
     Example: `flexpredict knn run/ --data labelled/`
     """
-    show(
-        flexpredict.knn(
-            run,
-            task=task,
-            data=data,
-            train=train,
-            test=test,
-            labels=labels,
-            neighbours=neighbours,
-            temperature=temperature,
-            layers=layers,
-            draws=draws,
-            seed=seed,
-            encoder=encoder,
-            image_size=image_size,
-            resize=resize,
-            device=device,
-        ),
-        as_json,
-    )
 
 
 @app.command()
@@ -249,26 +222,24 @@ def finetune(
 
     Example: `flexpredict finetune run/ --task imagenet-1% --data imagenet/ --preset ijepa-1%-l16`
     """
-    show(
-        flexpredict.finetune(
-            run,
-            task=task,
-            data=data,
-            train=train,
-            test=test,
-            preset=preset,
-            settings=config.parse_pairs(set_ or []),
-            labels=labels,
-            draws=draws,
-            seed=seed,
-            encoder=encoder,
-            device=device,
-        ),
-        as_json,
+    found = flexpredict.finetune(
+        run,
+        task=task,
+        data=data,
+        train=train,
+        test=test,
+        preset=preset,
+        settings=config.parse_pairs(set_ or []),
+        labels=labels,
+        draws=draws,
+        seed=seed,
+        encoder=encoder,
+        device=device,
     )
+    _show(found, print_accuracy, as_json)
 
 
-@app.command()
+@evaluates(print_boxes)
 def boxes(
     run: Run,
     data: Annotated[
@@ -286,30 +257,18 @@ def boxes(
 
     Example: `flexpredict boxes run/ --data tiny-imagenet`
     """
-    found = flexpredict.boxes(
-        run,
-        data=data,
-        layers=layers,
-        seed=seed,
-        encoder=encoder,
-        image_size=image_size,
-        resize=resize,
-        device=device,
-    )
-    if as_json:
-        print_json(asdict(found))
-        return
-    print_boxes(found)
 
 
-@app.command()
+@evaluates(print_shifts)
 def shifts(
     run: Run,
     task: Task = None,
     data: Data = None,
     train: Train = None,
     test: Test = None,
-    distances: Annotated[str, typer.Option(help="Pixels by which images move.")] = "1,2,4,8,16",
+    distances: Annotated[
+        str, typer.Option(help="Pixels by which images move.", callback=_pixels)
+    ] = "1,2,4,8,16",
     labels: Labels = None,
     seed: Seed = 0,
     encoder: Which = "target",
@@ -322,31 +281,6 @@ def shifts(
 
     Example: `flexpredict shifts run/ --data tiny-imagenet --distances 1,4,16`
     """
-    found = flexpredict.shifts(
-        run,
-        task=task,
-        data=data,
-        train=train,
-        test=test,
-        distances=_pixels(distances),
-        labels=labels,
-        seed=seed,
-        encoder=encoder,
-        image_size=image_size,
-        resize=resize,
-        device=device,
-    )
-    if as_json:
-        print_json(asdict(found))
-        return
-    print_shifts(found)
-
-
-def _pixels(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"--distances takes pixels as 1,2,4, not {text!r}")
-    return [int(part) for part in parts]
 
 
 @app.command()

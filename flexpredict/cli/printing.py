@@ -1,20 +1,15 @@
 """What evaluations look like on a terminal."""
 
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from flexpredict.cli.shared import print_json
 from flexpredict.evaluate.results import Evaluation
 from flexpredict.report.table import Cell, PublishedTable
 
 
-def show(found: Evaluation, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(found))
-        return
+def print_accuracy(found: Evaluation) -> None:
     result = found.result
     value = f"{result['accuracy']:.1f} %"
     if "std" in result:

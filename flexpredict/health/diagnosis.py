@@ -132,7 +132,7 @@ RULES = (
         "under-trained",
         (_above("lag", "the target encoder is {value} as far behind as it ever was"),),
         "the run ended before the target encoder had caught up",
-        "Train for more steps: `--resume` with a larger steps or epochs goes on.",
+        "Train for more steps (`--resume` with a larger steps or epochs goes on), or lower ema.",
     ),
 )
 
