@@ -33,6 +33,7 @@ from flexpredict.train.step import Ways, step_of, ways_of
 _BATCHES = 4  # of masks, used in turn
 _REPEATS = 5  # of which the median is told; more if there is time
 _MOMENTUM = 0.996
+_DOUBLINGS = 10  # of the batch, when the most images that fit are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def bench(
     """Measures for about so many seconds, after what compiling takes.
 
     images: how many there are to train on, for the time of a schedule in epochs.
-    fit: finds the largest part of the batch that fits at once, and measures that.
+    fit: finds the most images that fit at once, and measures the batch in parts of no more.
     """
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
@@ -89,9 +90,10 @@ def bench(
     peak = estimate.matmul_rate(device, ways.dtype, seconds / 20)
     fits = None
     if fit:
-        settings = _fit(settings, sampler, work, ways, device)
+        most = _fit(settings, sampler, work, ways, device)
+        settings = _at_once(settings, min(most, settings.batch_size))
         fits = {
-            "at_once": settings.batch_size // settings.accumulate,
+            "at_once": most,
             "batch_size": settings.batch_size,
             "accumulate": settings.accumulate,
         }
@@ -99,7 +101,9 @@ def bench(
     if device.type != "cuda":
         settings = _in_time(settings, flops, work.encoder.dim, peak, seconds / 2 / _REPEATS)
     if settings is not asked:
-        say(f"to be in time, a step is of {settings.batch_size} images, not {asked.batch_size}")
+        count = settings.batch_size
+        less = "1 image" if count == 1 else f"{count} images"
+        say(f"to be in time, what is measured is a step of {less}, not {asked.batch_size:,}")
     at_once = settings.batch_size // settings.accumulate
     _forget(device)
     try:
@@ -216,24 +220,10 @@ class Trial:
         return time.perf_counter()
 
 
-def largest_batch(most: int, chunk_size: int, need: Callable[[int], int], room: int) -> int:
-    """The largest chunk_size · 2ᵏ up to `most` that needs no more than there is room for.
-
-    k may be negative; 1 image where nothing fits.
-    """
-    return next((size for size in _sizes(most, chunk_size) if need(size) <= room), 1)
-
-
-def _sizes(most: int, chunk_size: int) -> list[int]:
-    """From the largest to 1."""
-    size = chunk_size
-    while size * 2 <= most:
-        size *= 2
-    sizes = []
-    while size > 1:
-        sizes += [size] if size <= most else []
-        size //= 2
-    return [*sizes, 1]
+def sizes_near(batch: int) -> list[int]:
+    """The batch, halved down to one image and doubled some times, from the smallest."""
+    halves = [batch >> k for k in range(batch.bit_length())]
+    return halves[::-1] + [batch << k for k in range(1, _DOUBLINGS + 1)]
 
 
 def _fit(
@@ -242,38 +232,31 @@ def _fit(
     work: estimate.Workload,
     ways: Ways,
     device: torch.device,
-) -> Settings:
-    """The settings with as many images at once as fit: by the estimate, on GPUs by trying."""
-
-    def need(size: int) -> int:
-        return memory_of(_at_once(settings, size), work, size, ways)
-
-    most, chunk = settings.batch_size, settings.chunk_size
-    size = largest_batch(most, chunk, need, free(device))
+) -> int:
+    """The most images at once that fit: by the estimate, on GPUs by trying."""
+    sizes, room = sizes_near(settings.batch_size), free(device)
+    need = [memory_of(_at_once(settings, size), work, size, ways) for size in sizes]
+    at = sum(one <= room for one in need) - 1
     if device.type == "cuda":
-        sizes = _sizes(most, chunk)[::-1]
-        at = sizes.index(size)
-        if _fits(_at_once(settings, size), sampler, device):
+        at = max(at, 0)
+        if _fits(_at_once(settings, sizes[at]), sampler, device):
             while at + 1 < len(sizes) and _fits(_at_once(settings, sizes[at + 1]), sampler, device):
                 at += 1
         else:
             at -= 1
             while at >= 0 and not _fits(_at_once(settings, sizes[at]), sampler, device):
                 at -= 1
-        fits, size = at >= 0, sizes[at]
-    else:
-        fits = need(size) <= free(device)
-    if not fits:
+    if at < 0:
         raise ValueError(
             f"not even one image at once fits on {device}: choose a smaller model or set "
             f"grad_checkpointing=true"
         )
-    return _at_once(settings, size)
+    return sizes[at]
 
 
 def _at_once(settings: Settings, size: int) -> Settings:
-    """The same batch, or a little less, in parts of this size."""
-    parts = settings.batch_size // size
+    """The same batch, or a little less, in parts of this size; or this size, if it is larger."""
+    parts = max(1, settings.batch_size // size)
     return settings.model_copy(update={"batch_size": parts * size, "accumulate": parts})
 
 

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import flexpredict as fp
 from flexpredict import build
-from flexpredict.bench import largest_batch
+from flexpredict.bench import sizes_near
 from flexpredict.config import settings_from
 from flexpredict.data.cores import cores_taken, usable_cores
 from flexpredict.engine.estimate import (
@@ -154,12 +154,9 @@ def test_seconds__checkpointing_computes_the_forward_twice() -> None:
     assert estimate_seconds(flops, 100, 1e11, 0.5, checkpointing=True) == pytest.approx(18)
 
 
-def test_largest_batch__a_power_of_two_of_chunks() -> None:
-    assert largest_batch(1000, 24, lambda size: size, 10**6) == 768
-    assert largest_batch(1000, 24, lambda size: size, 200) == 192
-    assert largest_batch(1000, 24, lambda size: size, 7) == 6
-    assert largest_batch(16, 24, lambda size: size, 100) == 12
-    assert largest_batch(1000, 24, lambda size: size, 0) == 1
+def test_sizes__the_batch_itself_and_its_halves_and_doubles() -> None:
+    assert sizes_near(100)[:9] == [1, 3, 6, 12, 25, 50, 100, 200, 400]
+    assert sizes_near(1)[:2] == [1, 2]
 
 
 KEYS = {
@@ -203,10 +200,13 @@ def test_bench__fit_and_a_batch_too_large_to_wait_for(
     assert found["batch_size"] == found["at_once"] < 1024
     assert found["schedule_seconds"] is None
     assert "to be in time" in err
+    code, out, _ = command("bench", *FAST, "--set=batch_size=100", *more[1:], "--json")
+    assert code == 0
+    assert json.loads(out)["fits"] == {"at_once": 800, "batch_size": 100, "accumulate": 1}
 
 
 def test_bench__table(command: Command) -> None:
-    more = ["--set=batch_size=16", "--set=accumulate=2", "--set=steps=1000", "--seconds=0.3"]
+    more = ["--set=batch_size=16", "--set=accumulate=2", "--set=steps=1000", "--seconds=2"]
     code, out, _ = command("bench", *FAST, *more, "--fit")
     assert code == 0
     for words in ("images a second", "16 images", "share of the matmul peak", "1,000 steps"):

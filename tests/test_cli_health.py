@@ -54,7 +54,9 @@ def test_doctor__an_old_run(run: Path, command: Command) -> None:
     code, text, _ = command("doctor", run)
     assert code == 0
     assert "unknown: nothing is seen to be wrong" in text
-    assert "do not tell whether it is" in text
+    assert "0 of its lines have gauges, and it takes 5" in text
+    assert "Healthy runs of this model" in text
+    assert "healthy runs by now" not in text
 
 
 def test_doctor__wrong_input_is_one_sentence(tmp_path: Path, run: Path, command: Command) -> None:

@@ -60,15 +60,15 @@ def write_report(
     data: as for `figures`.
     """
     from flexpredict.report import run_page
-    from flexpredict.report.judged import bands_of, verdict_of
+    from flexpredict.report.judged import healthy_runs, verdict_of
 
     opened = _read_runs(runs, device)
     folder = opened[0].path if len(opened) == 1 else Path()
     path = folder / "report.html" if out is None else Path(out)
     run_page.check_page(path)
     drawn = _draw(opened, data, None)
-    bands, verdicts = bands_of(opened), {run.name: verdict_of(run) for run in opened}
-    run_page.write_run_page(path, opened, drawn, bands=bands, verdicts=verdicts)
+    verdicts = {run.name: verdict_of(run) for run in opened}
+    run_page.write_run_page(path, opened, drawn, healthy=healthy_runs(opened), verdicts=verdicts)
     return path
 
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from flexpredict import build
 from flexpredict.api.evaluation import On, boxes, finetune, knn, logistic, probe, shifts, video
 from flexpredict.api.pretraining import pretrain
+from flexpredict.config import read_settings
 from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
 from flexpredict.evaluate.boxes import open_boxes
 from flexpredict.evaluate.labels import Budget
 from flexpredict.evaluate.tasks import open_task
-from flexpredict.run_folder import read_metrics
+from flexpredict.health.diagnosis import diagnose
+from flexpredict.run_folder import CONFIG, read_metrics
 from flexpredict.train.monitor import Tally
 
 if TYPE_CHECKING:
@@ -106,10 +108,12 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
             found.append(_measured(run, measure, device, known))
         except Exception as error:  # others may have asked for the rest, and the run is made
             found.append({"error": str(error) or type(error).__name__})
-    last = read_metrics(run)[-1]
+    lines = read_metrics(run)
+    last = lines[-1]
     return {
         "measures": found,
         "gauges": {name: last.get(name) for name in order["gauges"]},
+        "verdict": diagnose(read_settings(run / CONFIG), lines).verdict,
         "seconds": last["seconds"],
         "device": device_name(pick_device(device)),
     }

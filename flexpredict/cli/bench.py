@@ -36,7 +36,7 @@ def bench(
         int | None, typer.Option(min=1, help="How many there will be, for the time of epochs.")
     ] = None,
     fit: Annotated[
-        bool, typer.Option("--fit", help="Find how many images of the batch fit at once.")
+        bool, typer.Option("--fit", help="Find the most images that fit at once.")
     ] = False,
     device: Device = None,
     as_json: Json = False,

@@ -33,14 +33,17 @@ def doctor(
         _print_gauges(gauges)
     if healthy is not None:
         print(f"Healthy runs: {healthy}. Other images and lengths give other numbers.")
+    elif gauges:
+        print("Healthy runs of this model, patch size, image size and positions are not known.")
 
 
 def _print_gauges(gauges: Sequence[Reading]) -> None:
     table = Table()
-    for name in ("gauge", "at first", "now", "healthy runs by now"):
+    known = any(one.healthy is not None for one in gauges)
+    for name in ("gauge", "at first", "now", *(["healthy runs by now"] if known else [])):
         table.add_column(name, justify="left" if name == "gauge" else "right")
     for one in gauges:
         seen = [] if one.healthy is None else [f"{x:.3g}" for x in one.healthy]
-        healthy = " to ".join(dict.fromkeys(seen))  # of a single run it is one number
-        table.add_row(one.gauge, f"{one.first:.3g}", f"{one.now:.3g}", healthy)
+        healthy = [" to ".join(dict.fromkeys(seen))] if known else []  # of one run it is one number
+        table.add_row(one.gauge, f"{one.first:.3g}", f"{one.now:.3g}", *healthy)
     Console().print(table)

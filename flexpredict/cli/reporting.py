@@ -42,8 +42,9 @@ def figures(
     if as_json:
         print_json({"out": str(out), "figures": list(found.drawn), "skipped": dict(found.skipped)})
         return
-    for name, reason in found.skipped.items():
-        print(f"{name} was not drawn: {reason}")
+    for reason in dict.fromkeys(found.skipped.values()):
+        names = [name for name, why in found.skipped.items() if why == reason]
+        print(f"not drawn: {', '.join(names)}: {reason}")
     print(f"{out}: {', '.join(found.drawn)}, and figures.json with their numbers")
 
 

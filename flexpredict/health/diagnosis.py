@@ -160,7 +160,7 @@ class Diagnosis:
             said.append(f"Seen: {'; '.join(self.evidence)}.")
         if self.remedy:
             said.append(f"What usually helps: {self.remedy}")
-        if self.unjudged:
+        if self.unjudged and self.verdict != "unknown":
             said.append(f"Its metrics do not tell whether it is {', '.join(self.unjudged)}.")
         return said
 
@@ -181,11 +181,26 @@ def diagnose(
             sentence = f"{rule.verdict}: {rule.sentence}"
             return Diagnosis(rule.verdict, True, sentence, evidence, rule.remedy, unjudged, found)
     if "collapsing" in unjudged:
-        sentence = "unknown: nothing is seen to be wrong, but its metrics tell too little"
-        return Diagnosis("unknown", False, sentence, [], "", unjudged, found)
+        return Diagnosis("unknown", False, *_too_little(settings, lines), unjudged, found)
     done = found["progress"]
     sentence = "healthy" if done >= 1 else f"healthy so far, at {done:.0%} of the run"
     return Diagnosis("healthy", False, sentence, [], "", unjudged, found)
+
+
+def _too_little(settings: Settings, lines: Sequence[Line]) -> tuple[str, list[str], str]:
+    """What is said of a run whose lines tell too little: the verdict, the evidence, the remedy."""
+    sentence = "unknown: nothing is seen to be wrong, but its metrics tell too little"
+    gauged = sum(GAUGED in line for line in lines)
+    if gauged >= _FEWEST or not lines:
+        return sentence, [], ""
+    seen = [f"{gauged} of its lines have gauges, and it takes {_FEWEST}"]
+    if not gauged:
+        return sentence, seen, ""
+    if progress_of(settings, lines[-1]) < 1:
+        remedy = f"Wait: it is gauged every {settings.gauge_every} steps (gauge_every)."
+    else:
+        remedy = f"Set gauge_every lower than {settings.gauge_every} for runs so short."
+    return sentence, seen, remedy
 
 
 def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
@@ -289,7 +304,7 @@ def _unjudged(settings: Settings, found: Measures) -> list[str]:
     spared: set[str] = set()
     if not settings.stochastic or settings.noise_std == 0:
         spared |= {"drowned", "escaping", "degenerate"}
-    if settings.objective == "mae" or found.get("progress", 0.0) < 1:
+    if found.get("progress", 0.0) < 1:
         spared.add("under-trained")
     seen = {r.verdict for r in RULES if all(c.measure in found for c in r.conditions)}
     return list(dict.fromkeys(r.verdict for r in RULES if r.verdict not in seen | spared))

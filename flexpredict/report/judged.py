@@ -1,23 +1,36 @@
 """What the doctor says of runs, for a page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from flexpredict.health.diagnosis import diagnose
-from flexpredict.health.reference import reference_bands
+from flexpredict.health.reference import reference_bands, reference_of
 from flexpredict.report.figures.curves import Band
 from flexpredict.report.runs import Run
 
 
-def bands_of(runs: Sequence[Run]) -> dict[str, Band]:
-    """What healthy runs showed that are like the first of these of which any are known."""
+class Healthy(NamedTuple):
+    """What healthy runs showed: by gauge, and which runs they are, in words."""
+
+    bands: Mapping[str, Band]
+    words: str
+
+
+def healthy_runs(runs: Sequence[Run]) -> Healthy | None:
+    """Those that are like the first of these of which any are known."""
+    kinds = {run.name: reference_of(run.settings, run.steps) for run in runs if run.steps}
     for run in runs:
-        known = reference_bands(run.settings, run.steps)
-        if known and run.steps:
-            return {
+        if run.steps and (words := kinds[run.name]):
+            known = reference_bands(run.settings, run.steps)
+            bands = {
                 gauge: Band(*(part.tolist() for part in (band.share * run.steps, *band[1:])))
                 for gauge, band in known.items()
             }
-    return {}
+            alike = [one.name for one in runs if kinds.get(one.name) == words]
+            if len(alike) < len(runs):
+                words += f", like {', '.join(alike)} alone"
+            return Healthy(bands, words)
+    return None
 
 
 def verdict_of(run: Run) -> str:

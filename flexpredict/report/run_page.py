@@ -9,8 +9,9 @@ from typing import Any
 from flexpredict.files import write_text
 from flexpredict.report import evaluations
 from flexpredict.report.drawn import Drawn, styles_of
-from flexpredict.report.figures.curves import Band, curve, profile
+from flexpredict.report.figures.curves import curve, profile
 from flexpredict.report.gallery import Gallery
+from flexpredict.report.judged import Healthy
 from flexpredict.report.of_images import FROM_IMAGES
 from flexpredict.report.page import (
     GENERATOR,
@@ -48,16 +49,16 @@ def write_run_page(
     runs: Sequence[Run],
     gallery: Gallery,
     *,
-    bands: Mapping[str, Band] | None = None,
+    healthy: Healthy | None = None,
     verdicts: Mapping[str, str] | None = None,
 ) -> None:
-    """bands: gauge -> what healthy runs showed; verdicts: run -> what the doctor says."""
+    """healthy: what such runs showed; verdicts: run -> what the doctor says."""
     verdicts = verdicts or {}
     title = f"Run {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs side by side"
     parts = {
         "Overview": _overview(runs),
         "Health": _health(runs, verdicts),
-        "Curves": _curves(runs, bands or {}),
+        "Curves": _curves(runs, healthy),
         "Evaluations": _evaluations(runs),
         "Figures": _figures(gallery),
         "Settings": _settings(runs),
@@ -108,7 +109,8 @@ def _health(runs: Sequence[Run], verdicts: Mapping[str, str]) -> str:
     return "".join(f"<p><strong>{escape(name)}</strong>: {escape(text)}</p>" for name, text in said)
 
 
-def _curves(runs: Sequence[Run], bands: Mapping[str, Band]) -> str:
+def _curves(runs: Sequence[Run], healthy: Healthy | None) -> str:
+    bands = healthy.bands if healthy else {}
     styles = styles_of(runs)
     legend = "".join(f"<li>{swatch(styles[run.name])}{escape(run.name)}</li>" for run in runs)
     keys = list(dict.fromkeys(key for run in runs for line in run.metrics for key in line))
@@ -130,13 +132,13 @@ def _curves(runs: Sequence[Run], bands: Mapping[str, Band]) -> str:
     ]
     values = {key: [number(_last([run], key)) for run in runs] for key in keys}
     about = "Pale lines are what was logged, strong ones running means. " if smooth > 1 else ""
-    about += (
-        "The grey band is what healthy runs showed, at the same share of their steps."
-        if set(bands) & set(gauges)
-        else ""
-    )
+    if healthy and set(bands) & set(gauges):
+        about += (
+            f"The grey band is what healthy runs showed, at the same share of their steps: "
+            f"{healthy.words}."
+        )
     return (
-        f"<ul class=legend>{legend}</ul>{panels(gauges)}<p class=note>{about}</p>"
+        f"<ul class=legend>{legend}</ul>{panels(gauges)}<p class=note>{escape(about)}</p>"
         + (f"<div class=panels>{''.join(shapes)}</div>" if shapes else "")
         + "<h3>Last values</h3>"
         + table(_head(runs), values, name="gauges")

@@ -56,7 +56,10 @@ class Run:
     def checkpoint(self) -> Path:
         newest = checkpoint.newest(self.path)
         if newest is None:
-            raise NotDrawn(f"{self.path} has no checkpoint yet: wait for its first one")
+            raise NotDrawn(
+                f"{self.path} has no checkpoint: they are made every "
+                f"{self.settings.checkpoint_every} steps (checkpoint_every) and at the end"
+            )
         return newest
 
     @property

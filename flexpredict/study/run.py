@@ -14,7 +14,7 @@ from flexpredict.run_folder import CONFIG
 from flexpredict.study.figure import figures
 from flexpredict.study.plan import Study, Trial
 from flexpredict.study.pool import Pool
-from flexpredict.study.tables import markdown, summary
+from flexpredict.study.tables import ill_text, is_ill, markdown, summary
 from flexpredict.train.loop import Interrupted
 from flexpredict.train.monitor import Bars, say
 from flexpredict.version import VERSION
@@ -71,7 +71,9 @@ def run_studies(
                 for done, (folder, answer) in enumerate(pool.work(orders, stop), 1):
                     run = waiting[folder]
                     run.keep(answer)
-                    bars.update(title, done, answer.get("error") or run.wanted[0][1].name)
+                    name, verdict = run.wanted[0][1].name, answer.get("verdict")
+                    note = f"{name}: {verdict}" if is_ill(verdict) else name
+                    bars.update(title, done, answer.get("error") or note)
             finally:
                 bars.close()
             if stop.received:
@@ -148,7 +150,7 @@ class _Book:
                 say(f"no run has logged {name!r}: docs/health.md lists the gauges")
         study = self.study
         write_results(self.out, self._in_order())
-        table = markdown(shown, study.baseline)
+        table = f"{markdown(shown, study.baseline)}{ill_text(shown)}"
         write_text(self.out / TABLE, f"# {study.title}\n\n{study.question.strip()}\n\n{table}")
         write_text(self.out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
         for name, figure in figures(shown, study.baseline).items():
@@ -176,7 +178,7 @@ class _Book:
             "data": trial.settings.data, "asked": study.asked,
             "found": found["found"], "seconds": found["seconds"], "device": found["device"],
             "version": found.get("version", VERSION),
-        }  # fmt: skip
+        } | {key: found[key] for key in ("verdict",) if key in found}  # fmt: skip
 
 
 class _Run(NamedTuple):

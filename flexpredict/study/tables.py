@@ -98,6 +98,21 @@ def markdown(lines: Sequence[Line], baseline: str | None) -> str:
     return "\n".join(text) + "\n"
 
 
+def is_ill(verdict: str | None) -> bool:
+    """By what the doctor calls a run, where he was asked."""
+    return verdict not in (None, "healthy", "unknown")
+
+
+def ill_text(lines: Sequence[Line]) -> str:
+    """A sentence on the runs that the doctor does not call healthy, or nothing."""
+    found = [
+        f"{line['variant']}, seed {line['seed']}, is {line['verdict']}"
+        for line in lines
+        if is_ill(line.get("verdict"))
+    ]
+    return f"\nNot all runs are healthy: {'; '.join(found)}.\n" if found else ""
+
+
 def mean_text(cell: Mapping[str, Any] | None) -> str:
     """Of a cell of the summary."""
     if cell is None:

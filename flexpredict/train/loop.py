@@ -253,9 +253,11 @@ def _train(
                         metrics |= probe(objective.encoders["target"])
                     monitor.log(metrics)
                 if not finite:
+                    kept = checkpoint.newest(run)
                     raise FloatingPointError(
                         f"the loss is {value} at step {done}: start again with a lower lr or a "
-                        f"longer warmup; what was saved before is in {run / 'checkpoints'}"
+                        f"longer warmup; "
+                        + (f"what was saved before is {kept}" if kept else "nothing was saved yet")
                     )
                 logged_at, logged_step = time.monotonic(), done
             told = ranks.any(stop.received)

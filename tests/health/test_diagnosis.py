@@ -126,6 +126,11 @@ def test_old_runs__say_what_they_cannot_tell() -> None:
 def test_few_lines__are_not_judged() -> None:
     assert diagnose(SETTINGS, _lines(spread_target=0.001)[:4]).verdict == "unknown"
     assert diagnose(SETTINGS, []).verdict == "unknown"
+    begun, ended = _lines()[:4], _lines(4)
+    for lines, remedy in ((begun, "Wait: it is gauged every 200"), (ended, "Set gauge_every low")):
+        found = diagnose(SETTINGS, lines)
+        assert found.evidence == ["4 of its lines have gauges, and it takes 5"]
+        assert found.remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +138,17 @@ def test_few_lines__are_not_judged() -> None:
 )
 def test_unjudged__what_cannot_befall_a_run_is_not_missed(settings: Settings) -> None:
     missed = set(diagnose(settings, []).unjudged)
-    if settings.objective == "mae":
-        assert "under-trained" not in missed
-    else:
+    if settings.objective != "mae":
         assert not {"drowned", "degenerate", "escaping"} & missed
     assert "collapsed" in missed
+
+
+def test_mae__has_no_encoder_that_could_catch_up_and_says_so() -> None:
+    mae = settings_from({"objective": "mae", "positions": "sincos", "steps": STEPS})
+    found = diagnose(mae, _lines(encoder_distance=None))
+    assert found.verdict == "healthy"
+    assert found.unjudged == ["under-trained"]
+    assert "do not tell whether it is under-trained" in " ".join(found.sentences)
 
 
 def test_null_gauges__are_passed_over() -> None:

@@ -253,7 +253,14 @@ def test_wrong_input__one_sentence_exit_2_nothing_lost(
     run, new = runs[0], tmp_path / "new"
     cases = {
         "is no run": ["figures", empty, "--out", new],
-        "has no checkpoint yet": ["figures", begun, "--only", "fig5", "--out", new],
+        "has no checkpoint: they are made every": [
+            "figures",
+            begun,
+            "--only",
+            "fig5",
+            "--out",
+            new,
+        ],
         "the run has not logged yet": ["figures", silent, "--out", new],
         "was that file edited?": ["figures", edited, "--out", new],
         "there is no figure 'fig7'": ["figures", run, "--only", "fig5,fig7", "--out", new],

@@ -16,7 +16,7 @@ from flexpredict.report.figures.curves import Band, curve, profile
 from flexpredict.report.figures.style import line_style
 from flexpredict.report.gallery import Gallery, draw_figures
 from flexpredict.report.images import find_images
-from flexpredict.report.judged import bands_of, verdict_of
+from flexpredict.report.judged import Healthy, healthy_runs, verdict_of
 from flexpredict.report.run_page import check_page, write_run_page
 from flexpredict.report.runs import read_runs
 
@@ -94,17 +94,17 @@ def test_gauges__others_than_ours_appear_with_their_band(runs: list[Path], tmp_p
         line["rankme"] = 10.5 + line["step"]
     lines[-1]["gradient_norm"] = None  # as an overflow in float16 is logged
     (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    bands = {"rankme": Band([1, 4], [9, 9], [11, 12], [14, 15])}
+    healthy = Healthy({"rankme": Band([1, 4], [9, 9], [11, 12], [14, 15])}, "two runs <of ours>")
     verdicts = {"gauged": "Healthy <so far>."}
     path = tmp_path / "page.html"
-    write_run_page(path, read_runs([copy]), NOTHING, bands=bands, verdicts=verdicts)
+    write_run_page(path, read_runs([copy]), NOTHING, healthy=healthy, verdicts=verdicts)
     page, tables = path.read_text(), _tables(path)
     assert tables["gauges"]["rankme"] == ["14.5"]
     assert float(tables["gauges"]["gradient_norm"][0]) == lines[-2]["gradient_norm"]
     assert 'alt="rankme over steps"' in page
     assert "#about-health" in page
     assert "Healthy &lt;so far&gt;." in page
-    assert "what healthy runs showed" in page
+    assert "of their steps: two runs &lt;of ours&gt;." in page
     write_run_page(path, read_runs([copy]), NOTHING)
     page = path.read_text()
     assert "#about-health" not in page
@@ -137,7 +137,12 @@ def test_judged__what_the_doctor_says_and_what_healthy_runs_showed(
     (run / "config.yaml").write_text(settings.to_yaml())
     shutil.copy(runs[1] / "metrics.jsonl", run / "metrics.jsonl")
     (opened,) = read_runs([run])
-    bands = bands_of([opened])
+    healthy = healthy_runs([opened])
+    assert healthy is not None
+    bands = healthy.bands
+    assert healthy.words.endswith("runs of 3,000 steps (demo)")
+    both = healthy_runs(read_runs([runs[0], run]))
+    assert both == healthy._replace(words=healthy.words + ", like begun alone")
     assert bands["rankme_target"].steps[-1] == settings.steps
     assert all(low <= high for low, high in zip(*bands["rankme_target"][1::2], strict=True))
     said = verdict_of(opened)
@@ -147,6 +152,7 @@ def test_judged__what_the_doctor_says_and_what_healthy_runs_showed(
     page = (run / "report.html").read_text()
     assert said.split(".")[0] in page
     assert "what healthy runs showed" in page
+    assert "runs of 3,000 steps (demo)." in page
 
 
 def test_unfinished__is_reported_as_such(
@@ -168,7 +174,7 @@ def test_unfinished__is_reported_as_such(
             check_page(begun / "report.html")
     tables = _tables(begun / "report.html")
     assert tables["runs"]["state"] == ["unfinished: step 2 of 4"]
-    assert "has no checkpoint yet" in (begun / "report.html").read_text()
+    assert "has no checkpoint: they are made every" in (begun / "report.html").read_text()
 
 
 @pytest.fixture(scope="module")

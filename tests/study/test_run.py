@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -235,6 +236,22 @@ def test_study__one_failure_does_not_stop_the_others(study: Path, tmp_path: Path
     with pytest.raises(RuntimeError, match=r"1 of 2 trials failed.*wild-seed0: the (loss|weights)"):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
     assert [line["variant"] for line in read_results(tmp_path / "out")] == ["stop"]
+
+
+def test_study__says_which_runs_are_ill(
+    study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    values: dict[str, Any] = STUDY | {"measures": {}, "baseline": None}
+    values["settings"] = values["settings"] | {"gauge_every": 2}
+    values["variants"] = {"no average": {"ema": 0.0, "ema_final": 0.0}}
+    study.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    (line,) = fp.run_study(str(study), out, device="cpu")
+    assert line["verdict"] == "collapsing"
+    said = "Not all runs are healthy: no average, seed 0, is collapsing.\n"
+    assert (out / "table.md").read_text().endswith(f"|\n\n{said}")
+    assert "no_average-seed0: collapsing" in capfd.readouterr().err
+    assert fp.run_study(str(study), out, device="cpu") == [line]
 
 
 def test_study__a_key_that_is_not_measured_is_named(study: Path, tmp_path: Path) -> None:
