@@ -10,6 +10,7 @@ from flexpredict.report.analysis.sweep import Point
 from flexpredict.report.figures.style import COLUMN, PAGE, legend_name, line_style, styled
 
 Series = Mapping[str, Sequence[Point]]
+_ABREAST = 4  # names in a row of a legend
 
 
 @styled
@@ -20,17 +21,20 @@ def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> F
     wide = COLUMN * columns if columns < 3 else PAGE
     figure = Figure(figsize=(wide, (2.5 if columns < 3 else 2.1) * rows))
     drawn = figure.subplots(rows, columns, squeeze=False).ravel()
-    first = next(iter(panels.values()))
+    names = {tuple(series) for series in panels.values()}
     for place, (panel, (title, series)) in enumerate(zip(drawn, panels.items(), strict=False)):
         for number, (name, points) in enumerate(series.items()):
             _draw(panel, name, points, number)
         panel.set(title=title, xlabel=along, ylabel=unit if place % columns == 0 else "")
         _spread(panel, [point.at for points in series.values() for point in points])
         panel.grid()
-        if len(series) > 1 and (place == 0 or list(series) != list(first)):
+        if len(series) > 1 and len(names) > 1:
             panel.legend()
     for panel in drawn[len(panels) :]:
         panel.set_visible(False)
+    if len(names) == 1 and len(shared := names.pop()) > 1:  # above, where no curve can run into it
+        labelled = drawn[0].get_legend_handles_labels()
+        figure.legend(*labelled, loc="outside upper center", ncols=min(len(shared), _ABREAST))
     return figure
 
 
