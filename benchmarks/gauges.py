@@ -1,4 +1,4 @@
-"""What gauges cost, as a share of the time of the `gauge_every` steps between them.
+"""What gauges cost, as a share of the time of the steps between them.
 
     python benchmarks/gauges.py [--device cuda] [RECIPE …]
 
@@ -20,11 +20,11 @@ from flexpredict.data.sources import MemorySource
 from flexpredict.engine.distributed import pick_device
 from flexpredict.health.diagnosis import diagnose
 from flexpredict.train.chunks import Chunks
-from flexpredict.train.gauges import Coverage, Gauges
+from flexpredict.train.gauges import Coverage, Gauges, period
 from flexpredict.train.step import step_of
 
 RECIPES = {"cpu": ["demo"], "cuda": ["demo", "small/stop-vit-t8-64", "paper/stop-vit-b16"]}
-ROUNDS, STEPS, LINES = 30, 10, 100
+ROUNDS, STEPS, LINES, LONG = 30, 10, 100, 100_000
 
 
 def measure(recipe: str, device: torch.device) -> None:
@@ -61,7 +61,7 @@ def measure(recipe: str, device: torch.device) -> None:
     for _ in range(3):  # compiles and captures
         timed(counted=True, gauged=True)
     rounds = np.array([[timed(**way) for way in ways] for _ in range(ROUNDS)])  # (rounds, 3) ms
-    plain, every = rounds[:, 0].mean() / STEPS, settings.gauge_every
+    plain, every = rounds[:, 0].mean() / STEPS, period(settings, settings.steps or LONG)
     counting = (rounds[:, 1] - rounds[:, 0]) / STEPS
     gauging = rounds[:, 2] - rounds[:, 1]
     ratios = 1 + (every * counting + gauging) / (every * plain)

@@ -128,7 +128,7 @@ class Settings(BaseModel):
 
     # What is written.
     log_every: Positive = 50
-    gauge_every: Positive = 200  # steps: gauging costs about one, docs/health.md
+    gauge_every: Positive | None = None  # steps; None: by the length of the run, docs/health.md
     checkpoint_every: Positive = 1000
     keep_checkpoints: Positive = 2
     most_rejected: Share = 0.5  # of the images: with more that cannot be used, the run stops

@@ -196,10 +196,8 @@ def _too_little(settings: Settings, lines: Sequence[Line]) -> tuple[str, list[st
     seen = [f"{gauged} of its lines have gauges, and it takes {_FEWEST}"]
     if not gauged:
         return sentence, seen, ""
-    if progress_of(settings, lines[-1]) < 1:
-        remedy = f"Wait: it is gauged every {settings.gauge_every} steps (gauge_every)."
-    else:
-        remedy = f"Set gauge_every lower than {settings.gauge_every} for runs so short."
+    done = progress_of(settings, lines[-1]) >= 1
+    remedy = "Set gauge_every lower for runs so short." if done else "Wait: it is gauged again."
     return sentence, seen, remedy
 
 

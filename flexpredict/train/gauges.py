@@ -26,9 +26,15 @@ from flexpredict.train.graphs import Recorded
 from flexpredict.train.step import Step
 
 _IMAGES = 256  # or a batch of training, if that is smaller: gauging costs about a step then
+_SELDOM, _OFTEN, _TIMES = 300, 5, 15
 _AT_ONCE_ON_CPU = 64  # they stay in its cache
 
 Values = dict[str, Tensor]
+
+
+def period(settings: Settings, steps: int) -> int:
+    """Steps from one gauging to the next: so many that they cost little, in a short run fewer."""
+    return settings.gauge_every or max(_OFTEN, min(_SELDOM, steps // _TIMES))
 
 
 class Gauges:

@@ -27,7 +27,7 @@ from flexpredict.objective.mae import Mae
 from flexpredict.run_folder import CONFIG, set_aside
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
-from flexpredict.train.gauges import Coverage, Gauges
+from flexpredict.train.gauges import Coverage, Gauges, period
 from flexpredict.train.holding import hold, workers_of
 from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Waits, peak_memory, say
 from flexpredict.train.step import step_of
@@ -198,7 +198,7 @@ def _train(
             monitor = stack.enter_context(
                 Monitor(run, settings, first=first, total=schedule.steps, tracker=tracker)
             )
-        waits = Waits()
+        waits, gauge_every = Waits(), period(settings, schedule.steps)
         stream = loader.load(held, todo, workers=workers_of(settings), timed=waits.over)
         for step, batch in zip(todo, stream, strict=True):
             for index, reason in batch.rejected.items():
@@ -218,7 +218,7 @@ def _train(
 
             done, last = step + 1, step + 1 == schedule.steps
             look = _is_due(done, settings, per_epoch, schedule.steps)
-            gauge = done == 1 or last or done % settings.gauge_every == 0
+            gauge = done == 1 or last or done % gauge_every == 0
             log = look or gauge or done % settings.log_every == 0
             views = [chunks.views(plans, device) for plans in batch.beside]
             for plans in batch.beside:

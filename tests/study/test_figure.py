@@ -27,9 +27,10 @@ def test_curves__are_what_was_found_at_each_value() -> None:
 
 
 def test_figures__of_a_sweep_and_of_what_is_none() -> None:
-    sweep = figures(LINES, "sincos noise_std=0")["sweep"].axes[0]
-    assert sweep.get_xlabel() == "noise_std"
-    assert {text.get_text() for text in sweep.get_legend().get_texts()} == {"sincos", "stop"}
+    sweep = figures(LINES, "sincos noise_std=0")["sweep"]
+    assert sweep.axes[0].get_xlabel() == "noise_std"
+    (legend,) = sweep.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"sincos", "stop"}
     still = [line | {"swept": {}} for line in LINES]
     words = [line | {"swept": {"noise_on": "both"}} for line in LINES]
     assert list(figures(still, None)) == list(figures(words, None)) == ["results"]

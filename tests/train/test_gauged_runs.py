@@ -15,7 +15,7 @@ from flexpredict.data.loader import load
 from flexpredict.data.sources import MemorySource
 from flexpredict.health import gauges as health
 from flexpredict.train.chunks import Chunks
-from flexpredict.train.gauges import Coverage, Gauges, first_images
+from flexpredict.train.gauges import Coverage, Gauges, first_images, period
 from flexpredict.train.step import step_of
 
 SMALL: dict[str, Any] = {
@@ -146,3 +146,9 @@ def test_coverage__counts_patches() -> None:
     found = coverage.gauges()
     for name, counts in seen.items():
         np.testing.assert_allclose(found[f"{name}_by_row"], counts.mean(1) / 48, atol=1e-6)
+
+
+def test_period__by_the_length_of_the_run_unless_it_is_set() -> None:
+    free, given = settings_from({"steps": 9}), settings_from({"steps": 9, "gauge_every": 7})
+    assert [period(free, steps) for steps in (1, 90, 3000, 10**6)] == [5, 6, 200, 300]
+    assert [period(given, steps) for steps in (1, 10**6)] == [7, 7]
