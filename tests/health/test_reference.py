@@ -81,7 +81,7 @@ def test_readings__a_run_beside_the_band() -> None:
     "recipe",
     [
         "demo", "small/stop-vit-t8-64", "small/stop-vit-s8-64", "small/stop-vit-s8-64@sincos",
-        "small/stop-vit-s8-64@sincos-long",
+        "small/stop-vit-s8-64@sincos-long", "small/stop-vit-t4-64",
     ],
 )  # fmt: skip
 def test_package__has_bands_of(recipe: str) -> None:
