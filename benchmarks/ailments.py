@@ -4,7 +4,7 @@
     python benchmarks/ailments.py make runs/ --kinds recipes --jobs 2
     python benchmarks/ailments.py make runs/ --kinds tiny-imagenet --jobs 4 --device cuda
     python benchmarks/ailments.py fit runs/
-    python benchmarks/ailments.py add results/headline/runs/stop-* --name small-s8-64
+    python benchmarks/ailments.py add results/{headline,again-s8}/runs/stop-* --name small-s8-64
 
 The third needs Tiny-ImageNet in the folder that FLEXPREDICT_DATA names.
 `make` writes runs/KIND/SEED with config.yaml and metrics.jsonl; what is there is left alone.

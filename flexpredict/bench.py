@@ -33,7 +33,7 @@ from flexpredict.train.step import Ways, step_of, ways_of
 _BATCHES = 4  # of masks, used in turn
 _REPEATS = 5  # of which the median is told; more if there is time
 _MOMENTUM = 0.996
-_DOUBLINGS = 10  # of the batch, when the most images that fit are looked for
+MOST = 65_536  # images at once: nobody asks whether more would fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Bench:
     masks_ms: float  # of a step's masks, on one core
     schedule_steps: int | None  # None where it is in epochs of an unknown number of images
     schedule_seconds: float | None
-    # Asked for with `fit`: the most images at once, and settings by which a run would use them.
+    # Asked for with `fit`: how many images fit at once, and how the batch is to be cut for it.
     fits: Mapping[str, int] | None
 
 
@@ -75,7 +75,8 @@ def bench(
     """Measures for about so many seconds, after what compiling takes.
 
     images: how many there are to train on, for the time of a schedule in epochs.
-    fit: finds the most images that fit at once, and measures the batch in parts of no more.
+    fit: finds how many images fit at once, by halving and doubling the batch, and measures it in
+        parts of no more.
     """
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
@@ -220,10 +221,14 @@ class Trial:
         return time.perf_counter()
 
 
-def sizes_near(batch: int) -> list[int]:
-    """The batch, halved down to one image and doubled some times, from the smallest."""
-    halves = [batch >> k for k in range(batch.bit_length())]
-    return halves[::-1] + [batch << k for k in range(1, _DOUBLINGS + 1)]
+def most_images(batch: int, fits: Callable[[int], bool]) -> int:
+    """The batch, halved until it fits or doubled as long as it does; 0 if no image fits."""
+    size = batch
+    while size and not fits(size):
+        size //= 2
+    while size >= batch and 2 * size <= MOST and fits(2 * size):
+        size *= 2
+    return size
 
 
 def _fit(
@@ -233,25 +238,24 @@ def _fit(
     ways: Ways,
     device: torch.device,
 ) -> int:
-    """The most images at once that fit: by the estimate, on GPUs by trying."""
-    sizes, room = sizes_near(settings.batch_size), free(device)
-    need = [memory_of(_at_once(settings, size), work, size, ways) for size in sizes]
-    at = sum(one <= room for one in need) - 1
+    """How many images fit at once: by the estimate, on GPUs by trying from there on."""
+    room = free(device)
+
+    def by_estimate(size: int) -> bool:
+        return memory_of(_at_once(settings, size), work, size, ways) <= room
+
+    def by_trying(size: int) -> bool:
+        return _fits(_at_once(settings, size), sampler, device)
+
+    size = most_images(settings.batch_size, by_estimate)
     if device.type == "cuda":
-        at = max(at, 0)
-        if _fits(_at_once(settings, sizes[at]), sampler, device):
-            while at + 1 < len(sizes) and _fits(_at_once(settings, sizes[at + 1]), sampler, device):
-                at += 1
-        else:
-            at -= 1
-            while at >= 0 and not _fits(_at_once(settings, sizes[at]), sampler, device):
-                at -= 1
-    if at < 0:
+        size = most_images(size or 1, by_trying)
+    if not size:
         raise ValueError(
             f"not even one image at once fits on {device}: choose a smaller model or set "
             f"grad_checkpointing=true"
         )
-    return sizes[at]
+    return size
 
 
 def _at_once(settings: Settings, size: int) -> Settings:

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import flexpredict as fp
 from flexpredict import build
-from flexpredict.bench import sizes_near
+from flexpredict.bench import most_images
 from flexpredict.config import settings_from
 from flexpredict.data.cores import cores_taken, usable_cores
 from flexpredict.engine.estimate import (
@@ -154,9 +154,13 @@ def test_seconds__checkpointing_computes_the_forward_twice() -> None:
     assert estimate_seconds(flops, 100, 1e11, 0.5, checkpointing=True) == pytest.approx(18)
 
 
-def test_sizes__the_batch_itself_and_its_halves_and_doubles() -> None:
-    assert sizes_near(100)[:9] == [1, 3, 6, 12, 25, 50, 100, 200, 400]
-    assert sizes_near(1)[:2] == [1, 2]
+@pytest.mark.parametrize(
+    ("batch", "room", "most"),
+    [(100, 100, 100), (100, 99, 50), (100, 11, 6), (100, 799, 400), (7, 1, 1), (7, 0, 0),
+     (1, 5, 4), (96, 10**9, 49_152), (100_000, 10**9, 100_000)],
+)  # fmt: skip
+def test_most_images__the_batch_halved_or_doubled(batch: int, room: int, most: int) -> None:
+    assert most_images(batch, lambda size: size <= room) == most
 
 
 KEYS = {

@@ -55,7 +55,7 @@ def test_doctor__an_old_run(run: Path, command: Command) -> None:
     assert code == 0
     assert "unknown: nothing is seen to be wrong" in text
     assert "0 of its lines have gauges, and it takes 5" in text
-    assert "Healthy runs of this model" in text
+    assert "No healthy runs are known" in text
     assert "healthy runs by now" not in text
 
 

@@ -60,7 +60,8 @@ def main() -> None:
         if not sentence:  # no words at all: its help was shown
             sys.exit(2)
         command = error.ctx.command_path if error.ctx else "flexpredict"
-        if "extra argument" in sentence and "=" in sentence:
+        takes = [name for one in error.ctx.command.params for name in one.opts] if error.ctx else []
+        if "extra argument" in sentence and "=" in sentence and "--set" in takes:
             sentence += "; a setting is given as --set KEY=VALUE"
         _fail(f"{sentence}; see {command} --help", 2)
     except typer.Abort:

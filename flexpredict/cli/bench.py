@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flexpredict import config
-from flexpredict.bench import Bench
+from flexpredict.bench import MOST, Bench
 from flexpredict.bench import bench as measure
 from flexpredict.cli.shared import Device, Json, app, print_json
 from flexpredict.engine.distributed import pick_device
@@ -36,7 +36,10 @@ def bench(
         int | None, typer.Option(min=1, help="How many there will be, for the time of epochs.")
     ] = None,
     fit: Annotated[
-        bool, typer.Option("--fit", help="Find the most images that fit at once.")
+        bool,
+        typer.Option(
+            "--fit", help="Find how many images fit at once: the batch, halved or doubled."
+        ),
     ] = False,
     device: Device = None,
     as_json: Json = False,
@@ -93,9 +96,10 @@ def _rows(found: Bench) -> dict[str, str]:
     if found.memory_gib is not None:
         rows["memory"] = f"{size_in_words(found.memory_gib * 2**30)}, {rows['memory']}"
     if found.fits is not None:
+        count = found.fits["at_once"]
         rows["fits at once"] = (
-            f"{found.fits['at_once']:,} images: batch_size={found.fits['batch_size']} "
-            f"accumulate={found.fits['accumulate']}"
+            f"{count:,} images{' or more' if 2 * count > MOST else ''}: "
+            f"batch_size={found.fits['batch_size']} accumulate={found.fits['accumulate']}"
         )
     rows["the whole schedule"] = "in epochs: say how many --images there are"
     if found.schedule_seconds is not None:

@@ -34,7 +34,9 @@ def doctor(
     if healthy is not None:
         print(f"Healthy runs: {healthy}. Other images and lengths give other numbers.")
     elif gauges:
-        print("Healthy runs of this model, patch size, image size and positions are not known.")
+        print(
+            "No healthy runs are known of this objective, model, patch, image size and positions."
+        )
 
 
 def _print_gauges(gauges: Sequence[Reading]) -> None:

@@ -62,8 +62,8 @@ def study(
 
 def _print(folder: Path) -> None:
     """Tables as they are written, or a table for each number where they are too wide for that."""
-    from flexpredict.study.run import SUMMARY, TABLE, read_results
-    from flexpredict.study.tables import difference_text, ill_text, mean_text
+    from flexpredict.study.run import SUMMARY, TABLE
+    from flexpredict.study.tables import difference_text, mean_text
 
     console, page = Console(), (folder / TABLE).read_text()
     if all(len(row) <= console.width for row in page.splitlines() if row.startswith("|")):
@@ -80,8 +80,8 @@ def _print(folder: Path) -> None:
             if (cell := cells.get(column)) is not None:
                 table.add_row(variant, str(cell["seeds"]), mean_text(cell), difference_text(cell))
         console.print(table)
-    if sentence := ill_text(read_results(folder)):
-        print(sentence.strip())
+    if sentence := page.rpartition("|\n")[2].strip():  # on runs that are not healthy
+        print(sentence)
     print(f"side by side: {folder / TABLE}")
 
 

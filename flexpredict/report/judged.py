@@ -26,7 +26,9 @@ def healthy_runs(runs: Sequence[Run]) -> Healthy | None:
                 gauge: Band(*(part.tolist() for part in (band.share * run.steps, *band[1:])))
                 for gauge, band in known.items()
             }
-            alike = [one.name for one in runs if kinds.get(one.name) == words]
+            alike = [
+                one.name for one in runs if kinds.get(one.name) == words and one.steps == run.steps
+            ]
             if len(alike) < len(runs):
                 words += f", like {', '.join(alike)} alone"
             return Healthy(bands, words)

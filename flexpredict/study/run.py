@@ -71,9 +71,10 @@ def run_studies(
                 for done, (folder, answer) in enumerate(pool.work(orders, stop), 1):
                     run = waiting[folder]
                     run.keep(answer)
-                    name, verdict = run.wanted[0][1].name, answer.get("verdict")
-                    note = f"{name}: {verdict}" if is_ill(verdict) else name
-                    bars.update(title, done, answer.get("error") or note)
+                    name = run.wanted[0][1].name
+                    if is_ill(verdict := answer.get("verdict")):
+                        say(f"{name} is {verdict}: flexpredict doctor {folder}")
+                    bars.update(title, done, answer.get("error") or name)
             finally:
                 bars.close()
             if stop.received:

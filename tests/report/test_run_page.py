@@ -143,6 +143,10 @@ def test_judged__what_the_doctor_says_and_what_healthy_runs_showed(
     assert healthy.words.endswith("runs of 3,000 steps (demo)")
     both = healthy_runs(read_runs([runs[0], run]))
     assert both == healthy._replace(words=healthy.words + ", like begun alone")
+    short = tmp_path / "short"
+    shutil.copytree(run, short)
+    (short / "config.yaml").write_text(settings.model_copy(update={"steps": 2500}).to_yaml())
+    assert healthy_runs(read_runs([run, short])) == both  # a band is as long as one of them
     assert bands["rankme_target"].steps[-1] == settings.steps
     assert all(low <= high for low, high in zip(*bands["rankme_target"][1::2], strict=True))
     said = verdict_of(opened)

@@ -250,7 +250,7 @@ def test_study__says_which_runs_are_ill(
     assert line["verdict"] == "collapsing"
     said = "Not all runs are healthy: no average, seed 0, is collapsing.\n"
     assert (out / "table.md").read_text().endswith(f"|\n\n{said}")
-    assert "no_average-seed0: collapsing" in capfd.readouterr().err
+    assert f"no_average-seed0 is collapsing: flexpredict doctor {out}" in capfd.readouterr().err
     assert fp.run_study(str(study), out, device="cpu") == [line]
 
 

@@ -10,7 +10,7 @@ from flexpredict.report.analysis.sweep import Point
 from flexpredict.report.figures.style import COLUMN, PAGE, legend_name, line_style, styled
 
 Series = Mapping[str, Sequence[Point]]
-_ABREAST = 4  # names in a row of a legend
+_ABREAST = 2  # names of a legend above a panel
 
 
 @styled
@@ -34,7 +34,9 @@ def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> F
         panel.set_visible(False)
     if len(names) == 1 and len(shared := names.pop()) > 1:  # above, where no curve can run into it
         labelled = drawn[0].get_legend_handles_labels()
-        figure.legend(*labelled, loc="outside upper center", ncols=min(len(shared), _ABREAST))
+        figure.legend(
+            *labelled, loc="outside upper center", ncols=min(len(shared), _ABREAST * columns)
+        )
     return figure
 
 
