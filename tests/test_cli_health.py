@@ -1,6 +1,7 @@
 """`flexpredict doctor` as people and scripts use it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,21 @@ def test_doctor__an_old_run(run: Path, command: Command) -> None:
     assert "0 of its lines have gauges, and it takes 5" in text
     assert "No healthy runs are known" in text
     assert "healthy runs by now" not in text
+
+
+def test_doctor__of_several_runs_says_a_sentence_each(run: Path, command: Command) -> None:
+    other = run.with_name("other")
+    shutil.copytree(run, other)
+    code, text, _ = command("doctor", run, other)
+    assert code == 0
+    assert [line.partition(": ")[0] for line in text.splitlines() if line.startswith("/")] == [
+        str(run), str(other)
+    ]  # fmt: skip
+    assert "rankme_target" not in text
+    code, text, _ = command("doctor", run, other, "--json")
+    one, same = json.loads(text)["runs"]
+    assert one | {"run": str(other)} == same
+    assert one == json.loads(command("doctor", run, "--json")[1])
 
 
 def test_doctor__wrong_input_is_one_sentence(tmp_path: Path, run: Path, command: Command) -> None:

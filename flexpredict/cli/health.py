@@ -16,30 +16,31 @@ from flexpredict.health.reference import Reading
 
 @app.command()
 def doctor(
-    run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, finished or not.")],
     as_json: Json = False,
 ) -> None:
     """Say whether a run is well, by what evidence, and what usually helps.
 
+    Of several runs it says the words alone, without their gauges.
+
     Example: `flexpredict doctor run/`
     """
-    found, gauges, healthy = flexpredict.doctor(run)
+    found = {run: flexpredict.doctor(run) for run in runs}
     if as_json:
-        readings = {one.gauge: one._asdict() for one in gauges}
-        print_json({"run": str(run), **asdict(found), "gauges": readings, "healthy": healthy})
+        said = [
+            {"run": str(run), **asdict(diagnosis), "healthy": healthy,
+             "gauges": {one.gauge: one._asdict() for one in gauges}}
+            for run, (diagnosis, gauges, healthy) in found.items()
+        ]  # fmt: skip
+        print_json(said[0] if len(runs) == 1 else {"runs": said})
         return
-    print(f"{run}: " + "\n  ".join(found.sentences))
-    if gauges:
-        _print_gauges(gauges)
-    if healthy is not None:
-        print(f"Healthy runs: {healthy}. Other images and lengths give other numbers.")
-    elif gauges:
-        print(
-            "No healthy runs are known of this objective, model, patch, image size and positions."
-        )
+    for run, (diagnosis, gauges, healthy) in found.items():
+        print(f"{run}: " + "\n  ".join(diagnosis.sentences))
+        if len(runs) == 1 and gauges:
+            _print_gauges(gauges, healthy)
 
 
-def _print_gauges(gauges: Sequence[Reading]) -> None:
+def _print_gauges(gauges: Sequence[Reading], healthy_runs: str | None) -> None:
     table = Table()
     known = any(one.healthy is not None for one in gauges)
     for name in ("gauge", "at first", "now", *(["healthy runs by now"] if known else [])):
@@ -49,3 +50,9 @@ def _print_gauges(gauges: Sequence[Reading]) -> None:
         healthy = [" to ".join(dict.fromkeys(seen))] if known else []  # of one run it is one number
         table.add_row(one.gauge, f"{one.first:.3g}", f"{one.now:.3g}", *healthy)
     Console().print(table)
+    if healthy_runs is not None:
+        print(f"Healthy runs: {healthy_runs}. Other images and lengths give other numbers.")
+    else:
+        print(
+            "No healthy runs are known of this objective, model, patch and image size, positions."
+        )
