@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from flexpredict.evaluate.labels import Budget
 from flexpredict.evaluate.tasks import open_task
 from flexpredict.health.diagnosis import diagnose
 from flexpredict.run_folder import CONFIG, read_metrics
-from flexpredict.train.monitor import Tally
+from flexpredict.train.monitor import Tally, say
 
 if TYPE_CHECKING:
     from flexpredict.study.plan import Measure, Study, Trial
@@ -104,10 +105,12 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
     known: dict[str, Mapping[str, Any]] = {}  # several numbers may come from one evaluation
     found = []
     for measure in order["measures"]:
+        began = time.monotonic()
         try:
             found.append(_measured(run, measure, device, known))
         except Exception as error:  # others may have asked for the rest, and the run is made
             found.append({"error": str(error) or type(error).__name__})
+        say(f"{run.name}: {measure['name']} took {time.monotonic() - began:.1f} s")  # to the log
     lines = read_metrics(run)
     last = lines[-1]
     return {
