@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from flexpredict import build
 from flexpredict.api.evaluation import On, boxes, finetune, knn, logistic, probe, shifts, video
-from flexpredict.api.pretraining import pretrain
-from flexpredict.config import read_settings
+from flexpredict.api.pretraining import doctor, pretrain
 from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
 from flexpredict.evaluate.boxes import open_boxes
 from flexpredict.evaluate.labels import Budget
 from flexpredict.evaluate.tasks import open_task
-from flexpredict.health.diagnosis import diagnose
-from flexpredict.run_folder import CONFIG, read_metrics
+from flexpredict.run_folder import read_metrics
 from flexpredict.train.monitor import Tally, say
 
 if TYPE_CHECKING:
@@ -111,12 +109,11 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
         except Exception as error:  # others may have asked for the rest, and the run is made
             found.append({"error": str(error) or type(error).__name__})
         say(f"{run.name}: {measure['name']} took {time.monotonic() - began:.1f} s")  # to the log
-    lines = read_metrics(run)
-    last = lines[-1]
+    last = read_metrics(run)[-1]
     return {
         "measures": found,
         "gauges": {name: last.get(name) for name in order["gauges"]},
-        "verdict": diagnose(read_settings(run / CONFIG), lines).verdict,
+        "verdict": doctor(run).diagnosis.verdict,
         "seconds": last["seconds"],
         "device": device_name(pick_device(device)),
     }

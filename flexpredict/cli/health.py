@@ -54,5 +54,6 @@ def _print_gauges(gauges: Sequence[Reading], healthy_runs: str | None) -> None:
         print(f"Healthy runs: {healthy_runs}. Other images and lengths give other numbers.")
     else:
         print(
-            "No healthy runs are known of this objective, model, patch and image size, positions."
+            "No healthy runs are known with its objective, model, patch size, image size and "
+            "positions."
         )

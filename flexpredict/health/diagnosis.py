@@ -137,6 +137,9 @@ RULES = (
 )
 
 
+AILMENTS = frozenset(rule.verdict for rule in RULES)
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """ailing: whether a rule struck, so that `verdict` names an ailment.

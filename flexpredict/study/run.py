@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine.distributed import StopSignal
 from flexpredict.files import write_bytes, write_text
+from flexpredict.health.diagnosis import AILMENTS
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.run_folder import CONFIG
 from flexpredict.study.figure import figures
 from flexpredict.study.plan import Study, Trial
 from flexpredict.study.pool import Pool
-from flexpredict.study.tables import ill_text, is_ill, markdown, summary
+from flexpredict.study.tables import ill_text, markdown, summary
 from flexpredict.train.loop import Interrupted
 from flexpredict.train.monitor import Bars, say
 from flexpredict.version import VERSION
@@ -72,7 +73,7 @@ def run_studies(
                     run = waiting[folder]
                     run.keep(answer)
                     name = run.wanted[0][1].name
-                    if is_ill(verdict := answer.get("verdict")):
+                    if (verdict := answer.get("verdict")) in AILMENTS:
                         say(f"{name} is {verdict}: flexpredict doctor {folder}")
                     bars.update(title, done, answer.get("error") or name)
             finally:
@@ -172,14 +173,15 @@ class _Book:
 
     def _line(self, trial: Trial, found: Mapping[str, Any]) -> dict[str, Any]:
         study = self.study
-        return {
+        line = {
             "study": study.title, "variant": trial.variant, "seed": trial.seed,
             "group": trial.group, "swept": trial.swept,
             "settings": trial.settings.digest(), "recipe": study.recipe,
             "data": trial.settings.data, "asked": study.asked,
             "found": found["found"], "seconds": found["seconds"], "device": found["device"],
             "version": found.get("version", VERSION),
-        } | {key: found[key] for key in ("verdict",) if key in found}  # fmt: skip
+        }  # fmt: skip
+        return line | {"verdict": found["verdict"]} if "verdict" in found else line
 
 
 class _Run(NamedTuple):

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flexpredict.health.diagnosis import AILMENTS
+
 # Student's 97.5 % quantile for 1, 2, … degrees of freedom; beyond them the normal one is near.
 _STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -98,17 +100,12 @@ def markdown(lines: Sequence[Line], baseline: str | None) -> str:
     return "\n".join(text) + "\n"
 
 
-def is_ill(verdict: str | None) -> bool:
-    """By what the doctor calls a run, where he was asked."""
-    return verdict not in (None, "healthy", "unknown")
-
-
 def ill_text(lines: Sequence[Line]) -> str:
-    """A sentence on the runs that the doctor does not call healthy, or nothing."""
+    """A sentence on the runs that the doctor calls ill, or nothing."""
     found = [
         f"{line['variant']}, seed {line['seed']}, is {line['verdict']}"
         for line in lines
-        if is_ill(line.get("verdict"))
+        if line.get("verdict") in AILMENTS
     ]
     return f"\nNot all runs are healthy: {'; '.join(found)}.\n" if found else ""
 
