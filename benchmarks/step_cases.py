@@ -3,6 +3,8 @@
 Masks and noise are drawn before the clock starts.
 """
 
+import copy
+import functools
 import json
 import statistics
 import time
@@ -44,9 +46,17 @@ class Given(Draws):
         return self.noise
 
 
-def setting(name: str, **more: object) -> tuple[IJepa, Settings]:
+def setting(name: str, masking: str = "even", **more: object) -> tuple[IJepa, Settings]:
+    objective, settings = _drawn(name, **more)
+    objective = copy.deepcopy(objective).to(CUDA).train()
+    return objective, settings.model_copy(update={"masking": masking})
+
+
+@functools.cache
+def _drawn(name: str, **more: object) -> tuple[IJepa, Settings]:
+    """First weights are drawn on the CPU, which takes half a minute for a ViT-H."""
     settings = settings_from({**MODELS[name], "positions": "stop", **more})
-    objective = build.build_objective(settings).to(CUDA).train()
+    objective = build.build_objective(settings)
     assert isinstance(objective, IJepa)
     return objective, settings
 

@@ -28,7 +28,7 @@ except ImportError:  # not on Windows
 
 REJECTED = "rejected.jsonl"
 Item = TypeVar("Item")
-_PLAIN_LINES = 40  # for a whole run, where nobody watches
+_PLAIN_LINES, _PLAIN_SECONDS = 40, 5.0  # at most for a whole run, and between two of them
 
 
 class Bars:
@@ -40,6 +40,7 @@ class Bars:
         self._started = time.monotonic()
         self._first: dict[str, int] = {}
         self._next_line = dict.fromkeys(totals, 0)
+        self._last_line = dict.fromkeys(totals, -math.inf)
         self._live: Progress | None = None
         console = Console(stderr=True)
         if console.is_terminal:
@@ -64,10 +65,14 @@ class Bars:
             fields = {} if note is None else {"note": note}
             self._live.update(self._tasks[name], completed=step, **fields)  # type: ignore[arg-type]
         elif note is not None and step >= self._next_line[name]:
+            now = time.monotonic()
+            if step < total and now - self._last_line[name] < _PLAIN_SECONDS:
+                return
             # The last step always gets a line, and none comes after it.
             following = min(step + max(1, total // _PLAIN_LINES), total)
             self._next_line[name] = following if step < total else total + 1
-            pace = (time.monotonic() - self._started) / max(1, step - first)
+            self._last_line[name] = now
+            pace = (now - self._started) / max(1, step - first)
             left = f"{pace * (total - step):.0f} s left" if step > first else ""
             parts = [f"{name}: {self._unit}{step}/{total}", note, left]
             say(", ".join(part for part in parts if part))

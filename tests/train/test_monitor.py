@@ -13,7 +13,8 @@ from conftest import Command
 
 import flexpredict as fp
 from flexpredict.config import settings_from
-from flexpredict.train.monitor import Monitor, Waits
+from flexpredict.train import monitor as monitoring
+from flexpredict.train.monitor import Monitor, Tally, Waits
 from flexpredict.train.track import scalars
 
 SMALL: dict[str, Any] = {
@@ -45,6 +46,22 @@ def test_warnings__once_when_a_run_falls_ill_and_again_after_it_was_well(
     with Monitor(tmp_path, settings, first=20, total=100) as monitor:
         monitor.log(_line(21, 1.0))
     assert "warning:" not in capsys.readouterr().err
+
+
+def test_plain_lines__few_seconds_few_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(monitoring.time, "monotonic", lambda: now)
+    tally = Tally("images")
+    for done in range(1, 101):
+        now += 0.3
+        tally(done, 100)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in said] == [
+        f"images: {done}/100" for done in (1, 18, 35, 52, 69, 86, 100)
+    ]
+    assert said[1] == "images: 18/100, 25 s left"
 
 
 def test_lines__what_is_not_finite_is_null(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""What is still to be measured on a GPU, in order: call it until nothing is left.
+
+    FLEXPREDICT_DATA=… python benchmarks/gpu_queue.py WORK/ --seconds 560 --home $OUT [NAME …]
+
+Waves of commands: those of one wave run at once, timings alone. A wave begins if there is time for
+it; studies are told to save when time is up (SIGTERM), and go on in the next call from WORK/, where
+results/ is copied to first. Output goes to WORK/NAME.log, what is done to WORK/done. At the end,
+logs, lines of results, and settings and gauged lines of runs are in HOME/kept.tar.gz.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+from flexpredict.engine.mps import sharing
+from flexpredict.health.diagnosis import GAUGED
+from flexpredict.run_folder import CONFIG, METRICS, read_metrics
+from flexpredict.study.plan import read_study, study_names, trials
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results"
+SAVING, CLEARING = 25.0, 5.0  # seconds for saving after a signal; of these, for all that is left
+RESUMED = 75  # the exit code of what was told to stop, and has saved
+
+
+class Work(NamedTuple):
+    name: str
+    seconds: float  # that it needs; of what can go on later, that it is worth beginning with
+    command: str  # of python; {work} is the folder
+
+
+def _step(name: str, seconds: float, options: str) -> Work:
+    return Work(name, seconds, f"{HERE / 'step.py'} {options}")
+
+
+def _study(name: str, names: str, jobs: int) -> Work:
+    return Work(name, 90, f"-m flexpredict study {names} --out {{work}}/results --jobs {jobs}")
+
+
+def _headline(stage: str, jobs: int) -> Work:
+    return Work(stage, 120, f"{HERE / 'headline.py'} {{work}}/results {stage} --jobs {jobs}")
+
+
+QUEUE: list[list[Work]] = [
+    # The step: rates against the reference, each with the attainable rate of the same process.
+    [_step("rate-b16", 80, "rate --models b16 --batches 1024 --ways compiled,eager")],
+    [_step("rate-l16", 90, "rate --models l16 --batches 1024 --reference 512")],
+    [_step("rate-h14", 130, "rate --models h14 --batches 384 --reference 256")],
+    [_step("paper-l16", 80, "rate --models l16 --batches 1024 --reference 512 --masks paper")],
+    [_step("paper-h14", 110, "rate --models h14 --batches 384 --reference 256 --masks paper")],
+    [_step("paper-b16", 70, "rate --models b16 --batches 1024 --masks paper --ways eager")],
+    [_step("noise-b16", 60, "noise --models b16 --batches 256 --ways compiled")],
+    [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
+    # Health: five seeds of every small recipe; beside them what needs no quiet machine.
+    [
+        _study("seeds", "seeds-t4 seeds-s96", 4),
+        _step("loss-b16", 90, "loss --models b16 --batches 64"),
+        _step("loss-l16", 120, "loss --models l16 --batches 16"),
+        _step("loss-h14", 150, "loss --models h14 --batches 8"),
+        Work("tests", 150, "-m pytest -m gpu -q"),
+    ],
+    # Evidence.
+    [_headline("beside", 4)],
+    [_study("ablations", "mae figure3 figure4", 6)],
+    [_headline("long-headline", 4)],
+    [_headline("paper-noise", 4)],
+]
+
+
+def run_queue(
+    queue: Sequence[Sequence[Work]], work: Path, seconds: float, names: Sequence[str] = ()
+) -> None:
+    """Waves in their order, as far as the time goes; by name only those that are asked for."""
+    end = time.monotonic() + seconds
+    for wave in queue:
+        done = _done(work)
+        todo = [one for one in wave if one.name not in done and (one.name in names or not names)]
+        if not todo:
+            continue
+        left = end - time.monotonic() - SAVING
+        if left < max(one.seconds for one in todo):
+            print(f"{left:.0f} s are too few for {', '.join(one.name for one in todo)}", flush=True)
+            return
+        _run_wave(todo, work, end - SAVING)
+
+
+def _run_wave(wave: Sequence[Work], work: Path, until: float) -> None:
+    with sharing() if len(wave) > 1 else nullcontext({}) as variables:
+        running = {one: _start(one, work, variables) for one in wave}
+        began = time.monotonic()
+        for limit, end in (
+            (until, lambda process: process.terminate()),
+            (until + SAVING - CLEARING, lambda process: os.killpg(process.pid, signal.SIGKILL)),
+            (math.inf, None),
+        ):
+            while running and time.monotonic() < limit:
+                time.sleep(0.1)
+                for one in [one for one, process in running.items() if process.poll() is not None]:
+                    _note(one, running.pop(one).returncode, time.monotonic() - began, work)
+            for process in running.values():
+                end(process)
+
+
+def _start(one: Work, work: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-u", *one.command.format(work=work).split()]
+    with (work / f"{one.name}.log").open("ab") as log:
+        return subprocess.Popen(
+            command, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _note(one: Work, code: int, seconds: float, work: Path) -> None:
+    state = {0: "done", RESUMED: "to go on"}.get(code, f"failed ({code})")
+    tail = (work / f"{one.name}.log").read_text(errors="replace").splitlines()[-8:]
+    print(f"{one.name}: {state} after {seconds:.0f} s", *tail, sep="\n  ", flush=True)
+    if code == 0:
+        with (work / "done").open("a") as file:
+            file.write(f"{one.name}\n")
+
+
+def _done(work: Path) -> set[str]:
+    path = work / "done"
+    return set(path.read_text().split()) if path.exists() else set()
+
+
+def keep(work: Path, home: Path) -> None:
+    """All that is small: logs, lines of results, and of runs their settings and gauged lines."""
+    partial = home / "kept.tar.gz.partial"
+    with tarfile.open(partial, "w:gz") as tar:
+        for path in [*work.glob("*.log"), *work.glob("done")]:
+            tar.add(path, path.name)
+        for path in work.glob("results/*/results.jsonl"):
+            tar.add(path, str(path.relative_to(work)))
+        for path in work.glob("results/*.json"):
+            tar.add(path, str(path.relative_to(work)))
+        for name, run in _runs(work / "results"):
+            lines = [line for line in read_metrics(run) if GAUGED in line]
+            text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+            tar.add(run / CONFIG, f"{name}/{CONFIG}")
+            about = tarfile.TarInfo(f"{name}/{METRICS}")
+            about.size = len(text)
+            tar.addfile(about, BytesIO(text))
+    partial.replace(home / "kept.tar.gz")
+
+
+def _runs(results: Path) -> Iterator[tuple[str, Path]]:
+    """Runs that were made here, under the names that results/ has for them."""
+    for path in results.glob(f"*/*/{CONFIG}"):
+        if path.parts[-3] != "runs":
+            yield f"results/{path.parts[-3]}/runs/{path.parts[-2]}", path.parent
+    shared = {path.name: path for path in results.glob("runs/*") if (path / CONFIG).exists()}
+    for study in study_names() if shared else ():
+        plan = read_study(study)
+        for trial in trials(plan, plan.data or "scenes"):
+            if run := shared.get(trial.key):
+                yield f"results/{study}/runs/{trial.name}", run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("work", type=Path)
+    parser.add_argument("names", nargs="*", help="these alone, and not the whole queue")
+    parser.add_argument("--seconds", type=float, required=True, help="that this call may take")
+    parser.add_argument("--home", type=Path, required=True, help="where what is kept goes")
+    given = parser.parse_args()
+    if unknown := set(given.names) - {one.name for wave in QUEUE for one in wave}:
+        parser.error(f"nothing is called {unknown.pop()!r} here")
+    work = given.work.resolve()
+    if not work.exists():
+        shutil.copytree(RESULTS, work / "results")
+    try:
+        run_queue(QUEUE, work, given.seconds, given.names)
+    finally:
+        keep(work, given.home)
+
+
+if __name__ == "__main__":
+    main()
