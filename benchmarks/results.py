@@ -3,7 +3,9 @@
     python benchmarks/results.py
 
 A table stands between `<!-- NAME BASELINE: column, column -->` and `<!-- end -->`. With `-` for a
-baseline there are no differences; without columns all are shown. Curves are of results/*/runs.
+baseline there are no differences, with `pairs` those of the study; pairs that are written out, as
+`stop − sincos; stop 1 − sincos 1`, are shown alone. Without columns all are shown. Curves are of
+results/*/runs.
 """
 
 import re
@@ -13,8 +15,9 @@ from typing import Any
 from flexpredict.report.figures.curves import curves
 from flexpredict.report.figures.style import to_png
 from flexpredict.run_folder import read_metrics
+from flexpredict.study.plan import read_study
 from flexpredict.study.run import read_results
-from flexpredict.study.tables import markdown
+from flexpredict.study.tables import Baseline, markdown, markdown_differences
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
@@ -36,7 +39,12 @@ def _table(found: re.Match[str]) -> str:
     if columns is not None:
         asked = columns.split(", ")
         lines = [line | {"found": _only(line, asked)} for line in lines]
-    table = markdown(lines, None if baseline == "-" else baseline)
+    if " − " in baseline:
+        pairs = dict(pair.split(" − ") for pair in baseline.split("; "))
+        table = markdown_differences(lines, pairs)
+    else:
+        against: Baseline = None if baseline == "-" else baseline
+        table = markdown(lines, read_study(name).baseline if baseline == "pairs" else against)
     head = found.group(0).partition("\n")[0]
     return f"{head}\n{table}<!-- end -->"
 

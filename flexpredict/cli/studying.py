@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def study(
         if as_json:
             print_json(listing)
         for one, title in [] if as_json else listing.items():
-            print(f"{one:16} {title}")
+            print(f"{one:20} {title}")
         return
     lines = flexpredict.run_study(
         names, out, data=data, seeds=_numbers(seeds), jobs=jobs, device=device
@@ -91,12 +92,14 @@ def trials(device: Device = None) -> None:
 
     Example: `flexpredict trials --device cuda < orders.jsonl`
     """
-    for line in sys.stdin:
-        try:
-            answer = make_trial(json.loads(line), device)
-        except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+    answers = sys.stdout
+    with redirect_stdout(sys.stderr):  # what a library prints is no answer
+        for line in sys.stdin:
+            try:
+                answer = make_trial(json.loads(line), device)
+            except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
+                answer = {"error": str(error)}
+            print(json.dumps(answer), file=answers, flush=True)
 
 
 def _numbers(text: str | None) -> list[int] | None:

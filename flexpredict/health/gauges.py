@@ -71,6 +71,7 @@ def projection_gauges(predictor: Predictor, encoder: Encoder) -> dict[str, Tenso
         "l1_A": projection.weight.abs().sum(),
         "norm_b": projection.bias.norm(),
         "norm_mask_token": predictor.mask_token.norm(),
+        "l1_mask_token": predictor.mask_token.abs().sum(),
         "norm_gamma": encoder.norm.weight.norm(),
     }
     if noise is not None:

@@ -1,6 +1,6 @@
 """A study at a glance: every seed a dot, means, differences from the baseline; sweeps as curves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,12 +8,20 @@ from matplotlib.figure import Figure
 from flexpredict.report.analysis.sweep import Point
 from flexpredict.report.figures.style import COLOURS, PAGE, REFERENCE, styled
 from flexpredict.report.figures.sweep import over
-from flexpredict.study.tables import Line, columns, differences, estimate, values_of
+from flexpredict.study.tables import (
+    Baseline,
+    Line,
+    columns,
+    compared,
+    differences,
+    estimate,
+    values_of,
+)
 
 _MOST_PANELS = 4  # in a row
 
 
-def figures(lines: Sequence[Line], baseline: str | None) -> dict[str, Figure]:
+def figures(lines: Sequence[Line], baseline: Baseline) -> dict[str, Figure]:
     """By name; none where nothing was measured."""
     found = {}
     if columns(lines):
@@ -41,14 +49,13 @@ def curves(lines: Sequence[Line], along: str) -> dict[str, dict[str, list[Point]
 
 
 @styled
-def draw(lines: Sequence[Line], baseline: str | None) -> Figure:
+def draw(lines: Sequence[Line], baseline: Baseline) -> Figure:
     """A row of panels for what was measured; below each, the differences within pairs."""
     names, variants = columns(lines), list(dict.fromkeys(line["variant"] for line in lines))
-    others = [variant for variant in variants if variant != baseline]
+    against = compared(lines, baseline)
     wide = min(_MOST_PANELS, len(names))
     blocks = -(-len(names) // wide)
-    paired = baseline is not None and bool(others)
-    heights = [0.24 * len(variants) + 0.5] + ([0.24 * len(others) + 0.6] if paired else [])
+    heights = [0.24 * len(variants) + 0.5] + ([0.24 * len(against) + 0.6] if against else [])
     figure = Figure(figsize=(PAGE, sum(heights) * blocks))
     panels = figure.subplots(
         len(heights) * blocks, wide, squeeze=False, gridspec_kw={"height_ratios": heights * blocks}
@@ -58,9 +65,8 @@ def draw(lines: Sequence[Line], baseline: str | None) -> Figure:
     for place, name in enumerate(names):
         row, column = len(heights) * (place // wide), place % wide
         _values(panels[row, column], lines, variants, name, named=column == 0)
-        if paired:
-            assert baseline is not None
-            _differences(panels[row + 1, column], lines, others, baseline, name, column == 0)
+        if against:
+            _differences(panels[row + 1, column], lines, against, name, named=column == 0)
     return figure
 
 
@@ -77,24 +83,20 @@ def _values(
 
 
 def _differences(
-    panel: Axes,
-    lines: Sequence[Line],
-    variants: Sequence[str],
-    baseline: str,
-    column: str,
-    named: bool,
+    panel: Axes, lines: Sequence[Line], against: Mapping[str, str], column: str, named: bool
 ) -> None:
     panel.axvline(0, color=REFERENCE, linewidth=0.8)
-    for place, variant in enumerate(variants):
-        pairs = differences(lines, variant, baseline, column)
+    for place, (variant, other) in enumerate(against.items()):
+        pairs = differences(lines, variant, other, column)
         if pairs:
             panel.plot(pairs, [place] * len(pairs), ".", ms=4, alpha=0.5, color=COLOURS[1])
             found = estimate(pairs)
             panel.errorbar(
                 found.mean, place, xerr=found.half, capsize=2.5, fmt="|", ms=9, color=COLOURS[1]
             )
-    panel.set_xlabel(f"− {baseline}")
-    _rows(panel, variants, named)
+    others = set(against.values())
+    panel.set_xlabel(f"− {others.pop()}" if len(others) == 1 else "difference within pairs")
+    _rows(panel, list(against), named)
 
 
 def _rows(panel: Axes, variants: Sequence[str], named: bool) -> None:

@@ -31,7 +31,8 @@ class Study(BaseModel):
     """As written in a YAML file. Runs that share a seed share first weights, order, crops, masks.
 
     sweep: settings with several values each; every variant is run with every combination.
-    baseline: the variant that the others are compared with, seed by seed.
+    baseline: the variant that the others are compared with, seed by seed; or, for each variant that
+        is compared with one, which.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,7 +45,7 @@ class Study(BaseModel):
     variants: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
-    baseline: str | None = None
+    baseline: str | dict[str, str] | None = None
     measures: dict[str, Measure] = {}
     gauges: list[str] = []  # of the last line of metrics
 
@@ -102,12 +103,16 @@ def read_study(name: str) -> Study:
         study = Study(**values)
     except ValidationError as error:
         raise ValueError(f"study {name}: {first_sentence(error)}") from None
-    known = {trial.variant for trial in trials(study, study.data or "scenes")}
-    if study.baseline is not None and study.baseline not in known:
-        raise ValueError(
-            f"study {name}: baseline {study.baseline!r} is no variant: choose one of "
-            f"{', '.join(sorted(known))}"
-        )
+    made = [trial.variant for trial in trials(study, study.data or "scenes", study.seeds[:1])]
+    for twice in {one for one in made if made.count(one) > 1}:
+        raise ValueError(f"study {name} has {twice!r} twice: give its variants names of their own")
+    pairs = study.baseline or {}
+    for one in {pairs} if isinstance(pairs, str) else {*pairs, *pairs.values()}:
+        if one not in made:
+            raise ValueError(
+                f"study {name}: baseline {one!r} is no variant: choose one of "
+                f"{', '.join(sorted(made))}"
+            )
     return study
 
 
@@ -138,7 +143,7 @@ def _variants(study: Study) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 def _word(value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:g}" if number else str(value)
+    return f"{value:g}" if number and float(f"{value:g}") == value else str(value)
 
 
 def _settings(study: Study, name: str, values: Mapping[str, Any], seed: int, data: str) -> Settings:

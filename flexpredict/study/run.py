@@ -1,14 +1,15 @@
 """Runs studies: their trials in turn or several at once. What is done is skipped."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine.distributed import StopSignal
-from flexpredict.files import write_bytes, write_text
+from flexpredict.files import alone_in, write_bytes, write_text
 from flexpredict.health.diagnosis import AILMENTS
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.run_folder import CONFIG
@@ -48,7 +49,24 @@ def run_studies(
     runs: the folder for all runs, each named by its settings; by default every study has its own,
         named by its variants.
     """
-    books = [_Book(one) for one in planned]
+    with ExitStack() as locks:
+        books = [_Book(one, locks) for one in planned]
+        waiting = _waiting(books, runs, check)
+        if waiting:
+            _make(waiting, books, jobs, device)
+        for book in books:
+            book.write()
+    for book in books:
+        book.raise_failures()
+    return [book.shown() for book in books]
+
+
+def _waiting(
+    books: Sequence["_Book"],
+    runs: Path | None,
+    check: Callable[[Study, Sequence[Trial]], None] | None,
+) -> dict[Path, "_Run"]:
+    """The runs to be made, by their folders."""
     waiting: dict[Path, _Run] = {}
     for book in books:
         todo = book.waiting()
@@ -63,28 +81,28 @@ def run_studies(
             run.wanted.append((book, trial))
     for run in waiting.values():
         _check_begun(run.folder, run.wanted[0][1].settings)
-    if waiting:
-        orders = {folder: run.order() for folder, run in waiting.items()}
-        with Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
-            title = books[0].study.title if len(books) == 1 else f"{len(books)} studies"
-            bars = Bars({title: len(waiting)}, unit="trial ")
-            try:
-                for done, (folder, answer) in enumerate(pool.work(orders, stop), 1):
-                    run = waiting[folder]
-                    run.keep(answer)
-                    name = run.wanted[0][1].name
-                    if (verdict := answer.get("verdict")) in AILMENTS:
-                        say(f"{name} is {verdict}: flexpredict doctor {folder}")
-                    bars.update(title, done, answer.get("error") or name)
-            finally:
-                bars.close()
-            if stop.received:
-                raise Interrupted("stopped, and all runs are saved; the same command goes on")
-    for book in books:
-        book.write()
-    for book in books:
-        book.raise_failures()
-    return [book.shown() for book in books]
+    return waiting
+
+
+def _make(
+    waiting: Mapping[Path, "_Run"], books: Sequence["_Book"], jobs: int, device: str | None
+) -> None:
+    orders = {folder: run.order() for folder, run in waiting.items()}
+    with Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
+        title = books[0].study.title if len(books) == 1 else f"{len(books)} studies"
+        bars = Bars({title: len(waiting)}, unit="trial ")
+        try:
+            for done, (folder, answer) in enumerate(pool.work(orders, stop), 1):
+                run = waiting[folder]
+                run.keep(answer)
+                name = run.wanted[0][1].name
+                if (verdict := answer.get("verdict")) in AILMENTS:
+                    say(f"{name} is {verdict}: flexpredict doctor {folder}")
+                bars.update(title, done, answer.get("error") or name)
+        finally:
+            bars.close()
+        if stop.received:
+            raise Interrupted("stopped, and all runs are saved; the same command goes on")
 
 
 def read_results(out: Path) -> list[dict[str, Any]]:
@@ -110,11 +128,18 @@ def write_results(out: Path, lines: Sequence[Mapping[str, Any]]) -> None:
 class _Book:
     """What is known of a study's trials, and the folder where it is written down."""
 
-    def __init__(self, planned: Planned) -> None:
+    def __init__(self, planned: Planned, locks: ExitStack) -> None:
         self.study, self.todo, self.out = planned
         self.failed: dict[str, str] = {}  # trials, and why
         _check_folder(self.out)
         self.out.mkdir(parents=True, exist_ok=True)
+        try:
+            locks.enter_context(alone_in(self.out))
+        except BlockingIOError:
+            raise ValueError(
+                f"another process works on the study in {self.out}: wait for it, or choose another "
+                f"--out"
+            ) from None
         self._lines = {(line["variant"], line["seed"]): line for line in read_results(self.out)}
         write_results(self.out, list(self._lines.values()))  # from now on this folder is a study's
 
@@ -208,11 +233,16 @@ class _Run(NamedTuple):
         values = iter(answer.get("measures", ()))
         for book, trial in self.wanted:
             found = dict(zip(book.study.measures, values, strict=False))
+            found |= {name: answer.get("gauges", {}).get(name) for name in book.study.gauges}
             errors = [value["error"] for value in (answer, *found.values()) if _is_error(value)]
+            errors += [
+                f"{name} is {value}: flexpredict doctor {self.folder} may say why"
+                for name, value in found.items()
+                if isinstance(value, float) and not math.isfinite(value)
+            ]
             if errors:
                 book.failed[trial.name] = errors[0]
             else:
-                found |= {name: answer["gauges"][name] for name in book.study.gauges}
                 book.add(trial, answer | {"found": found})
 
 

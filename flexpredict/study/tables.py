@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from flexpredict.health.diagnosis import AILMENTS
 
-# Student's 97.5 % quantile for 1, 2, … degrees of freedom; beyond them the normal one is near.
+# Student's 97.5 % quantile for 1, 2, … degrees of freedom; beyond them the last, a little wide.
 _STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
@@ -14,6 +14,7 @@ _STUDENT = (
 )  # fmt: skip
 
 Line = Mapping[str, Any]  # of results.jsonl: variant, seed, found, …
+Baseline = str | Mapping[str, str] | None  # of all others, or of each variant that has one
 
 
 class Estimate(NamedTuple):
@@ -28,9 +29,8 @@ class Estimate(NamedTuple):
         """Half the 95 % interval of the mean."""
         if self.std is None:
             return None
-        degrees = self.seeds - 1
-        quantile = _STUDENT[degrees - 1] if degrees <= len(_STUDENT) else 1.96
-        return quantile * self.std / self.seeds**0.5
+        degrees = min(self.seeds - 1, len(_STUDENT))
+        return _STUDENT[degrees - 1] * self.std / self.seeds**0.5
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -53,9 +53,19 @@ def differences(lines: Sequence[Line], variant: str, baseline: str, column: str)
     return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def summary(lines: Sequence[Line], baseline: str | None) -> dict[str, dict[str, Any]]:
+def compared(lines: Sequence[Line], baseline: Baseline) -> dict[str, str]:
+    """Variants, and the one that each is compared with."""
+    variants = dict.fromkeys(line["variant"] for line in lines)
+    if isinstance(baseline, str):
+        return {variant: baseline for variant in variants if variant != baseline}
+    pairs = baseline or {}
+    return {variant: pairs[variant] for variant in variants if variant in pairs}
+
+
+def summary(lines: Sequence[Line], baseline: Baseline) -> dict[str, dict[str, Any]]:
     """variant -> column -> mean, std, seeds and, against the baseline, difference and interval."""
     found: dict[str, dict[str, Any]] = {}
+    against = compared(lines, baseline)
     for variant in dict.fromkeys(line["variant"] for line in lines):
         found[variant] = {}
         for column in columns(lines):
@@ -63,8 +73,8 @@ def summary(lines: Sequence[Line], baseline: str | None) -> dict[str, dict[str, 
             if not values:
                 continue
             cell: dict[str, Any] = estimate(list(values.values()))._asdict()
-            if baseline is not None and variant != baseline:
-                pairs = differences(lines, variant, baseline, column)
+            if variant in against:
+                pairs = differences(lines, variant, against[variant], column)
                 if pairs:
                     between = estimate(pairs)
                     cell |= {"difference": between.mean, "pairs": between.seeds}
@@ -79,25 +89,37 @@ def columns(lines: Sequence[Line]) -> list[str]:
     return list(dict.fromkeys(column for line in lines for column in line["found"]))
 
 
-def markdown(lines: Sequence[Line], baseline: str | None) -> str:
+def markdown(lines: Sequence[Line], baseline: Baseline) -> str:
     """Two tables: means with deviations over seeds, and differences from the baseline."""
-    found, names = summary(lines, baseline), columns(lines)
-    head = [f"| | seeds | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
-    text = [*head]
-    for variant, cells in found.items():
+    names = columns(lines)
+    text = _head("seeds", names)
+    for variant, cells in summary(lines, None).items():
         seeds = max((cell["seeds"] for cell in cells.values()), default=0)
         row = [mean_text(cells.get(name)) for name in names]
         text.append(f"| {variant} | {seeds} | {' | '.join(row)} |")
-    if baseline is not None and len(found) > 1:
-        text += ["", f"Differences from {baseline} within pairs, with 95 % intervals:", ""]
-        text += [head[0].replace("seeds", "pairs"), head[1]]
-        for variant, cells in found.items():
-            if variant == baseline:
-                continue
-            pairs = max((cell.get("pairs", 0) for cell in cells.values()), default=0)
-            row = [difference_text(cells.get(name)) for name in names]
-            text.append(f"| {variant} | {pairs} | {' | '.join(row)} |")
+    parts = ["\n".join(text) + "\n"]
+    if compared(lines, baseline):
+        one = f" from {baseline}" if isinstance(baseline, str) else ""
+        parts.append(f"Differences{one} within pairs, with 95 % intervals:\n")
+        parts.append(markdown_differences(lines, baseline))
+    return "\n".join(parts)
+
+
+def markdown_differences(lines: Sequence[Line], baseline: Baseline) -> str:
+    """The second of them."""
+    names, found = columns(lines), summary(lines, baseline)
+    text = _head("pairs", names)
+    for variant, other in compared(lines, baseline).items():
+        cells = found[variant]
+        pairs = max((cell.get("pairs", 0) for cell in cells.values()), default=0)
+        row = [difference_text(cells.get(name)) for name in names]
+        label = variant if isinstance(baseline, str) else f"{variant} − {other}"
+        text.append(f"| {label} | {pairs} | {' | '.join(row)} |")
     return "\n".join(text) + "\n"
+
+
+def _head(counted: str, names: Sequence[str]) -> list[str]:
+    return [f"| | {counted} | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
 
 
 def ill_text(lines: Sequence[Line]) -> str:

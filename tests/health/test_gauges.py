@@ -86,6 +86,7 @@ def test_projection_gauges() -> None:
         "l1_A": np.abs(weight).sum(),
         "norm_b": np.linalg.norm(predictor.predictor_embed.bias.detach().numpy()),
         "norm_mask_token": np.linalg.norm(predictor.mask_token.detach().numpy()),
+        "l1_mask_token": np.abs(predictor.mask_token.detach().numpy()).sum(),
         "norm_gamma": np.linalg.norm(encoder.norm.weight.detach().numpy()),
         "norm_noise_projection": np.linalg.norm(own.weight.detach().numpy()),
     }

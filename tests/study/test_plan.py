@@ -28,10 +28,19 @@ def test_trials__are_variants_by_sweep_by_seeds_and_pairs_come_together(tmp_path
     assert [t.seed for t in trials(study, "scenes:40", [7])] == [7, 7, 7]
 
 
+def test_trials__values_that_are_near_each_other_have_names_of_their_own(tmp_path: Path) -> None:
+    study = read_study(_written(tmp_path, sweep={"ema": [0.9999991, 0.9999992, 1]}, baseline=None))
+    names = [trial.variant for trial in trials(study, "scenes:40", [0])]
+    assert names[:3] == ["sincos ema=0.9999991", "sincos ema=0.9999992", "sincos ema=1"]
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"baseline": "none"}, "baseline 'none' is no variant: choose one of sincos"),
+        ({"baseline": {"stop noise_std=0.1": "none"}}, "baseline 'none' is no variant"),
+        ({"baseline": {"stop": "sincos"}}, "baseline 'stop' is no variant"),
+        ({"sweep": {"noise_std": [0.1, 0.1]}}, r"has 'stop noise_std=0\.1' twice"),
         ({"variants": {}}, "variants"),
         ({"variants": {"a": {"nois_std": 1}}}, "variant a .*nois_std"),
         ({"measures": {"x": {"method": "guess"}}}, "measures"),

@@ -52,7 +52,7 @@ def test_lines__are_of_the_studies_that_ship(name: str, results: Any) -> None:
     assert {line["asked"] for line in lines} == {study.asked}
 
 
-@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("width", [80, 240])
 def test_study__tables_fit_the_terminal(
     width: int, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

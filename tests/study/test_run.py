@@ -1,19 +1,24 @@
 """Real processes, real kills, on a few scenes."""
 
+import io
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from conftest import Command
 
 import flexpredict as fp
 from flexpredict.study.plan import Study, trials
+from flexpredict.study.pool import Pool
 from flexpredict.study.run import read_results
 
 STUDY = {
@@ -269,6 +274,57 @@ def test_study__a_measure_that_fails_costs_neither_the_run_nor_the_others(
     with pytest.raises(RuntimeError, match="of 2 trials failed"):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
     assert len(list(tmp_path.glob("out/*/encoder.safetensors"))) == 2
+
+
+def test_study__a_number_that_is_none_fails_its_trial_and_no_other(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON holds no NaN."""
+    real = Pool.work
+
+    def spoilt(*given: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+        for folder, answer in real(*given):
+            yield (
+                folder,
+                answer | ({"measures": [math.nan, 1.0]} if "sincos" in str(folder) else {}),
+            )
+
+    monkeypatch.setattr(Pool, "work", spoilt)
+    with pytest.raises(RuntimeError, match=r"1 of 2 trials failed.*sincos-seed0: count is nan"):
+        fp.run_study(str(study), tmp_path / "out", device="cpu")
+    assert [line["variant"] for line in read_results(tmp_path / "out")] == ["stop"]
+
+
+def test_study__only_one_process_works_in_a_folder(study: Path, tmp_path: Path) -> None:
+    """Each would write the lines that it knows of, and lose the other's."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "results.jsonl").write_text("")
+    hold = "import sys, time; from pathlib import Path; from flexpredict.files import alone_in\n"
+    hold += "with alone_in(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ValueError, match="another process works on the study in"):
+            fp.run_study(str(study), out, device="cpu")
+        other.communicate()
+
+
+def test_trials__what_a_library_prints_is_no_answer(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chatty(order: dict[str, Any], device: str | None) -> dict[str, Any]:
+        print("a newer version of this library is there")
+        return {"order": order, "device": device}
+
+    monkeypatch.setattr("flexpredict.cli.studying.make_trial", chatty)
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"run": "a"}\n{"run": "b"}\n'))
+    code, out, err = command("trials")
+    assert code == 0
+    assert [json.loads(line)["order"]["run"] for line in out.splitlines()] == ["a", "b"]
+    assert "newer version" in err
 
 
 def test_study__a_folder_of_something_else_is_left_alone(study: Path, tmp_path: Path) -> None:

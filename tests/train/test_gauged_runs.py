@@ -26,7 +26,8 @@ SMALL: dict[str, Any] = {
 TIMES = {"images_per_second", "seconds", "data_wait", "memory_gib"}
 EVERY_LINE = {
     "step", "epoch", "loss", "lr", "weight_decay", "ema", "gradient_norm", "gradient_norm_encoder",
-    "gradient_norm_predictor", "norm_A", "l1_A", "norm_b", "norm_mask_token", "norm_gamma",
+    "gradient_norm_predictor", "norm_A", "l1_A", "norm_b", "norm_mask_token",
+    "l1_mask_token", "norm_gamma",
 } | TIMES  # fmt: skip
 GAUGED = {
     "rankme_target", "rankme_context", "spread_target", "spread_context", "cosine_target",
