@@ -301,7 +301,7 @@ def described(fits: dict[str, Fit], runs: Sequence[Run]) -> str:
 
 def keep(known: dict[str, Any]) -> None:
     """Puts references into the package, beside those of other names."""
-    reference.write(json.loads(reference.PACKED.read_text()) | known)
+    reference.write(json.loads(reference.PACKED.read_text("utf-8")) | known)
 
 
 def add(name: str, folders: Sequence[Path]) -> None:
@@ -348,7 +348,7 @@ def main() -> None:
         head = "# Where rules strike: written by benchmarks/ailments.py, see docs/health.md.\n"
         limits = yaml.safe_dump({name: one.limit for name, one in fits.items()}, sort_keys=False)
         Path(diagnosis.__file__).with_name("thresholds.yaml").write_text(head + limits)
-        before, _, rest = DOCS.read_text().partition(BEGIN)
+        before, _, rest = DOCS.read_text("utf-8").partition(BEGIN)
         DOCS.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
         known = {}
         for name, kind in ALL.items():

@@ -99,7 +99,7 @@ class Uss(NamedTuple):
 
 
 def uss() -> Uss:
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    lines = Path("/proc/self/smaps_rollup").read_text("utf-8").splitlines()
     kib = {line.split()[0]: int(line.split()[1]) for line in lines[1:]}
     return Uss(kib["Private_Clean:"] / 1024, kib["Private_Dirty:"] / 1024)
 

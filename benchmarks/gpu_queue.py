@@ -123,7 +123,7 @@ def _start(one: Work, work: Path, variables: Mapping[str, str]) -> subprocess.Po
 
 def _note(one: Work, code: int, seconds: float, work: Path) -> None:
     state = {0: "done", RESUMED: "to go on"}.get(code, f"failed ({code})")
-    tail = (work / f"{one.name}.log").read_text(errors="replace").splitlines()[-8:]
+    tail = (work / f"{one.name}.log").read_text("utf-8", errors="replace").splitlines()[-8:]
     print(f"{one.name}: {state} after {seconds:.0f} s", *tail, sep="\n  ", flush=True)
     if code == 0:
         with (work / "done").open("a") as file:
@@ -132,7 +132,7 @@ def _note(one: Work, code: int, seconds: float, work: Path) -> None:
 
 def _done(work: Path) -> set[str]:
     path = work / "done"
-    return set(path.read_text().split()) if path.exists() else set()
+    return set(path.read_text("utf-8").split()) if path.exists() else set()
 
 
 def keep(work: Path, home: Path) -> None:

@@ -226,7 +226,7 @@ class Stages:
                 found["epochs"] = found.get("epochs") or chosen.epochs
             found["epochs"] = round(found["epochs"] * found["mae"] / found["ijepa"])
             kept.write_text(json.dumps(found) + "\n")
-        return int(json.loads(kept.read_text())["epochs"])
+        return int(json.loads(kept.read_text("utf-8"))["epochs"])
 
 
 def main() -> None:

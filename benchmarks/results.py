@@ -57,6 +57,6 @@ def _only(line: dict[str, Any], columns: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
+    PAGE.write_text(filled(PAGE.read_text("utf-8")))
     runs = {name: read_metrics(ROOT / "results" / run) for name, run in RUNS.items()}
     LENGTH.write_bytes(to_png(curves(runs, SHOWN)))

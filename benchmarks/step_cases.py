@@ -5,6 +5,7 @@ Masks and noise are drawn before the clock starts.
 
 import copy
 import functools
+import gc
 import json
 import statistics
 import time
@@ -20,7 +21,7 @@ from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.views import View
-from flexpredict.train.step import Step, step_of
+from flexpredict.train.step import Step, step_of, ways_of
 
 CUDA = torch.device("cuda")
 MODELS = {
@@ -116,7 +117,7 @@ class Case:
 
     def __init__(self, name: str, kind: str, batch: int, masking: str, **options: object) -> None:
         objective, settings = setting(name, masking=masking)
-        self.batch = batch
+        self.batch, self.ways = batch, {}
         self.images = synthetic(settings, batch)
         self.masks = masks_for(settings, objective, batch, 0)
         self.noise = noise_for(objective, self.masks)
@@ -129,6 +130,9 @@ class Case:
             )
         else:
             step = ours(objective, settings, **options)  # type: ignore[arg-type]
+            asked = {"compile": options["compiled"], "graph": options["graph"]}
+            found = ways_of(settings.model_copy(update=asked), objective, CUDA)
+            self.ways = {"compiled": found.compiled, "graph": found.graph}  # not always as asked
             view = [View(self.masks, Given(self.noise))]
             self.step = lambda: step(self.images, [view], 0.996)
 
@@ -138,6 +142,7 @@ class Case:
 
 def measured(name: str, kind: str, batch: int, masking: str, **options: object) -> dict:
     torch._dynamo.reset()
+    gc.collect()  # steps before this one are cycles
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
@@ -151,7 +156,7 @@ def measured(name: str, kind: str, batch: int, masking: str, **options: object) 
         return {"model": name, "kind": kind, "batch": batch, "rate": 0.0, "note": "out of memory"}
     lengths = [case.masks.context.shape[1], case.masks.targets.shape[2]]
     return {
-        "model": name, "kind": kind, "batch": batch, "masks": masking, **options,
+        "model": name, "kind": kind, "batch": batch, "masks": masking, **options, **case.ways,
         "rate": round(rate, 1), "GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
         "first_s": round(first, 1), "lengths": lengths,
     }  # fmt: skip

@@ -25,9 +25,9 @@ from flexpredict.engine import estimate, precision
 from flexpredict.engine.distributed import device_name
 from flexpredict.engine.estimate import wait_for
 from flexpredict.model.masking import MaskSampler
+from flexpredict.progress import say
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import free, memory_of
-from flexpredict.train.monitor import say
 from flexpredict.train.step import Ways, step_of, ways_of
 
 _BATCHES = 4  # of masks, used in turn
@@ -270,15 +270,16 @@ def _fits(settings: Settings, sampler: MaskSampler, device: torch.device) -> boo
     size = settings.batch_size // settings.accumulate
     say(f"trying {size} images at once")
     few = settings.model_copy(update={"batch_size": parts * size, "accumulate": parts})
+    trial = None
     try:
         trial = Trial(few, sampler, device)
         trial()
         trial()
         wait_for(device)
-        del trial
         fits = True
     except torch.cuda.OutOfMemoryError:
         fits = False
+    del trial
     _forget(device)  # not above: an exception holds on to what it met
     return fits
 

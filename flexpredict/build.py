@@ -119,7 +119,7 @@ def _covariance(settings: Settings) -> Covariance:
 def architecture_of(run: Path) -> dict[str, Any]:
     """The settings by which a model like that of a run is made, as far as its folder tells."""
     try:
-        known = json.loads((run / DESCRIPTION).read_text())["architecture"]
+        known = json.loads((run / DESCRIPTION).read_text("utf-8"))["architecture"]
         shape = tuple(known[name] for name in ("dim", "depth", "heads", "mlp_ratio"))
         model = next(name for name, one in SHAPES.items() if one[:4] == shape)
         (height, width), patch = known["image_size"], known["patch_size"]
@@ -148,7 +148,7 @@ def start_from(objective: IJepa | Mae, settings: Settings, run: Path) -> str:
         raise ValueError(f"init={run} is no run: expected a folder with {DESCRIPTION}")
     newest = checkpoint.newest(run)
     if newest is None:
-        which: Which = json.loads((run / DESCRIPTION).read_text()).get("encoder", "target")
+        which: Which = json.loads((run / DESCRIPTION).read_text("utf-8")).get("encoder", "target")
         one = load_encoder(run, which).state_dict()
         stored = {f"encoder.{name}": value for name, value in one.items()}
     else:
@@ -165,7 +165,7 @@ def start_from(objective: IJepa | Mae, settings: Settings, run: Path) -> str:
             if name.startswith(f"{source}.")
         }
         if weights:
-            _load_first(module, weights, f"init={run}: its {source}")
+            _load_first(module, weights, _grid_of(run), f"init={run}: its {source}")
             used.append(part)
     new = _trained_as(settings, run) if "predictor" in used else "; the predictor is new"
     return f"first weights are those of {run}: {', '.join(used)}{new}"
@@ -187,17 +187,30 @@ def _trained_as(settings: Settings, run: Path) -> str:
     return f"; the predictor was trained with {told}" if told else ""
 
 
-def _load_first(module: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
+def _grid_of(run: Path) -> Grid:
+    known = json.loads((run / DESCRIPTION).read_text("utf-8"))["architecture"]
+    height, width = known["image_size"]
+    return height // known["patch_size"], width // known["patch_size"]
+
+
+def _load_first(module: nn.Module, weights: dict[str, Tensor], grid: Grid, origin: str) -> None:
+    """grid: of the run that the weights are from."""
     mine = module.state_dict()
+    same = isinstance(module, Encoder | Predictor) and module.grid == grid
     advice = "choose the same model and patch_size"
     if isinstance(module, Predictor):
         advice = "choose the same predictor, or a new one by init_predictor=false"
     for name, value in weights.items():
-        if name not in mine or mine[name].shape == value.shape:
+        table = name.endswith("pos_embed")
+        if name not in mine or (mine[name].shape == value.shape and (same or not table)):
             continue
-        side = math.isqrt(value.shape[1]) if name.endswith("pos_embed") else 0
-        if side and side**2 == value.shape[1] and is_sincos(value, (side, side)):
+        if table and value.shape[1] == math.prod(grid) and is_sincos(value, grid):
             weights[name] = mine[name]
+        elif mine[name].shape == value.shape:
+            raise ValueError(
+                f"{origin} has learned positions of a {grid[0]}×{grid[1]} grid, not of this one: "
+                f"choose an image_size of the same proportions"
+            )
         else:
             raise ValueError(
                 f"{origin} has {name} of {tuple(value.shape)}, not {tuple(mine[name].shape)}: "

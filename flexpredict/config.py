@@ -20,6 +20,7 @@ Range = tuple[float, float]
 _SEEDS = 2**63  # what a 64-bit word holds
 
 
+_NAMES = frozenset({"data", "model", "init", "probe_data"})  # settings that are no numbers
 _OF_IJEPA = frozenset({"loss", "target_layers", "low_resolution", "masking"})  # not of mae
 # Settings that do not change what is learnt: a run may go on with other values. Some round
 # otherwise, and `hold` crops a large JPEG at full size instead of decoding it smaller.
@@ -148,11 +149,14 @@ class Settings(BaseModel):
             for name in sorted(_OF_IJEPA - {"masking"}):
                 if not self._is_default(name):
                     raise ValueError(f"{name} is a setting of objective=ijepa, not of mae")
-        for name, positions in (("noise_rank", "low-rank"), ("noise_std_final", "annealed")):
-            if self.positions != positions and not self._is_default(name):
-                raise ValueError(
-                    f"{name} is a setting of positions={positions}, not of {self.positions}"
-                )
+        for name, group, value in (
+            ("noise_rank", "positions", "low-rank"),
+            ("noise_std_final", "positions", "annealed"),
+            ("mask_ratio", "masking", "random"),
+            ("min_context", "masking", "paper"),
+        ):
+            if (other := getattr(self, group)) != value and not self._is_default(name):
+                raise ValueError(f"{name} is a setting of {group}={value}, not of {other}")
         if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
             raise ValueError(
                 f"crop_scale={self.crop_scale} does not fit: shares of an image, as [0.3, 1]"
@@ -222,22 +226,24 @@ def settings_from(
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
     """Settings of pretraining as `key=value`: `lr=1e-3`, `image_size=[96,64]`, `steps=null`."""
-    values = parse_pairs(pairs)
+    values = parse_pairs(pairs, _NAMES)
     _check_names(values, "--set")
     return values
 
 
-def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` strings, values read as YAML."""
+def parse_pairs(pairs: Iterable[str], names: Set[str] = frozenset()) -> dict[str, Any]:
+    """`key=value` strings, values read as YAML, but for names: a folder may be called 2024_11."""
     values = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"--set takes key=value, not {pair!r}")
         try:
-            values[key.strip()] = yaml.safe_load(text)
+            value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise ValueError(f"--set {pair}: the value is not readable as YAML") from None
+        plain = key.strip() in names and not isinstance(value, str | None)
+        values[key.strip()] = text.strip() if plain else value
     return values
 
 
@@ -252,7 +258,7 @@ def read_settings(path: Path) -> Settings:
 def read_text(path: Path) -> str:
     """Of a file that a person wrote."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not readable as text: it must be UTF-8") from None
 
@@ -277,7 +283,7 @@ def recipe_text(name: str) -> str:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {near[0]}?" if near else f": choose one of {', '.join(known)}"
         raise ValueError(f"there is no recipe {name!r}{hint}")
-    return (resources.files("flexpredict") / "recipes" / f"{name}.yaml").read_text()
+    return (resources.files("flexpredict") / "recipes" / f"{name}.yaml").read_text("utf-8")
 
 
 def recipe_variants(name: str) -> dict[str, dict[str, Any]]:
@@ -351,7 +357,7 @@ def _check_names(values: Iterable[str], origin: str) -> None:
 
 def _typed(key: str, value: Any) -> Any:
     """What a person means: YAML reads 1e-3 as a string and a folder called 2024 as a number."""
-    if key in ("data", "model", "init", "probe_data"):
+    if key in _NAMES:
         return None if value is None else str(value)
     if isinstance(value, str):
         try:

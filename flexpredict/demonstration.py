@@ -14,8 +14,8 @@ from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
 from flexpredict.files import write_text
 from flexpredict.model.pixels import PixelMeans
+from flexpredict.progress import Tally
 from flexpredict.report.demo_page import write_demo_page
-from flexpredict.train.monitor import Tally
 from flexpredict.train.together import Job, train_together
 
 RUNS = {"deterministic": "sincos", "stop": "stop"}

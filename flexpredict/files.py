@@ -29,7 +29,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     with whole(path) as file:
-        file.write_text(text)
+        file.write_text(text, "utf-8")
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ _OF_AN_EVALUATION = {"task", "method", "protocol", "encoder", "labels", "result"
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, but for such as were cut off in the middle of a write."""
     path, lines = run / METRICS, []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+    for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError):
             if isinstance(found := json.loads(line), dict) and found.keys() >= _OF_A_LINE:
                 lines.append(found)
@@ -26,7 +26,7 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted((run / EVALUATIONS).glob("*.json")):
         try:
-            one = json.loads(path.read_text())
+            one = json.loads(path.read_text("utf-8"))
         except ValueError:
             one = None
         known = isinstance(one, dict) and one.keys() >= _OF_AN_EVALUATION
@@ -45,7 +45,7 @@ def set_aside(run: Path, digests: Callable[[], set[str]]) -> None:
     current: set[str] | None = None
     for path in sorted((run / EVALUATIONS).glob("*.json")):
         with suppress(ValueError, OSError):
-            one = json.loads(path.read_text())
+            one = json.loads(path.read_text("utf-8"))
             if isinstance(one, dict) and one.get("encoder") in ("target", "context"):
                 current = digests() if current is None else current
                 if (digest := one.get("checkpoint")) not in current:

@@ -61,6 +61,8 @@ def test_settings__epochs_unset_steps_and_the_other_way_round() -> None:
         ({"positions": "random"}, "positions='random' does not fit"),
         ({"lr": float("nan")}, "lr=nan does not fit"),
         ({"batch_size": 10, "accumulate": 3}, "does not divide into accumulate=3"),
+        ({"mask_ratio": 0.5}, "mask_ratio is a setting of masking=random, not of even"),
+        ({"min_context": 4}, "min_context is a setting of masking=paper, not of even"),
         ({"noise_rank": 8}, "noise_rank is a setting of positions=low-rank, not of stop"),
         ({"positions": "fixed", "noise_std_final": 0.1}, "a setting of positions=annealed, not of"),
     ],
@@ -143,7 +145,9 @@ def test_settings__a_folder_called_like_a_number(tmp_path: Path) -> None:
         settings = config.settings_from({"data": data})
         path.write_text(settings.to_yaml())
         assert config.read_settings(path).data == data
-    assert config.settings_from(config.parse_overrides(["data=2024"])).data == "2024"
+    for name in ("2024", "2024_11_15", "0123", "on", "1e3"):
+        assert config.settings_from(config.parse_overrides([f"data={name}"])).data == name
+    assert config.parse_overrides(["data=null", "init='x'"]) == {"data": None, "init": "x"}
 
 
 def test_settings__mae_has_random_masks_and_no_settings_of_ijepa() -> None:

@@ -28,8 +28,8 @@ from flexpredict.evaluate.video import Following, evaluate_videos
 from flexpredict.files import check_empty
 from flexpredict.model.pixels import PixelMeans
 from flexpredict.model.vit import Encoder, Resize, Size
+from flexpredict.progress import Tally
 from flexpredict.run_folder import CONFIG, EVALUATIONS
-from flexpredict.train.monitor import Tally
 
 Encoders = Literal["target", "context", "untrained", "pixels"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from flexpredict.api.pretraining import folder_of
 from flexpredict.engine.encoders import Which
 from flexpredict.model.vit import Resize, Size
-from flexpredict.train.monitor import say
+from flexpredict.progress import say
 
 if TYPE_CHECKING:
     from flexpredict.interop.account import Account

@@ -17,10 +17,10 @@ from flexpredict.evaluate.online import OnlineProbe
 from flexpredict.health.diagnosis import Diagnosis, diagnose, steps_of
 from flexpredict.health.reference import Reading, readings, reference_of
 from flexpredict.model.vit import Encoder
+from flexpredict.progress import Tally
 from flexpredict.run_folder import CONFIG, read_metrics
 from flexpredict.train import loop
 from flexpredict.train.loop import Result
-from flexpredict.train.monitor import Tally
 from flexpredict.train.track import check_track
 
 if TYPE_CHECKING:
@@ -69,10 +69,15 @@ def pretrain(
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
         chosen = _with_statistics(chosen, source)
-        probe = None
+        probe, trouble = None, None
         if chosen.probe_data is not None and ranks.is_main:
-            labelled = open_source(chosen.probe_data, image_size=size, progress=progress)
-            probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
+            try:
+                labelled = open_source(chosen.probe_data, image_size=size, progress=progress)
+                probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
+            except ValueError as error:
+                trouble = str(error)
+        if (trouble := ranks.first(trouble)) is not None:
+            raise ValueError(trouble)
         return loop.train(
             chosen, source, Path(out), ranks, resume=resume, probe=probe, track=tracker
         )

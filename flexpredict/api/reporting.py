@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flexpredict.api.pretraining import Data
 from flexpredict.engine.distributed import pick_device
 from flexpredict.model.masking import MaskSampler
-from flexpredict.train.monitor import Tally
+from flexpredict.progress import Tally
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,8 +15,8 @@ from flexpredict.engine.distributed import device_name, pick_device
 from flexpredict.evaluate.boxes import open_boxes
 from flexpredict.evaluate.labels import Budget
 from flexpredict.evaluate.tasks import open_task
+from flexpredict.progress import Tally, say
 from flexpredict.run_folder import read_metrics
-from flexpredict.train.monitor import Tally, say
 
 if TYPE_CHECKING:
     from flexpredict.study.plan import Measure, Study, Trial

@@ -12,7 +12,7 @@ from flexpredict.cli.shared import Json, app, check_new_file, print_json
 from flexpredict.data.inspect import Inspection, contact_sheet, inspect, write_sheet
 from flexpredict.data.shard import PER_SHARD, shard
 from flexpredict.data.sources import Source, open_source
-from flexpredict.train.monitor import Tally
+from flexpredict.progress import Tally
 
 data = typer.Typer(
     no_args_is_help=True,

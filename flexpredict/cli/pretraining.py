@@ -11,9 +11,9 @@ from rich.table import Table
 import flexpredict
 from flexpredict import config
 from flexpredict.cli.shared import Device, Json, app, is_main, print_json
+from flexpredict.progress import say
 from flexpredict.run_folder import CONFIG
 from flexpredict.train.loop import summary
-from flexpredict.train.monitor import say
 
 
 @app.command()
@@ -71,7 +71,9 @@ def pretrain(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("demo-run"),
-    minutes: Annotated[float, typer.Option(min=0.01, help="About how long, on 2 cores.")] = 5,
+    minutes: Annotated[
+        float, typer.Option(min=0.01, max=10_000, help="About how long, on 2 cores.")
+    ] = 5,
     seed: Annotated[int, typer.Option(help="Another seed, another run.")] = 0,
     device: Device = None,
     as_json: Json = False,

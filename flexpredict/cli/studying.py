@@ -53,7 +53,7 @@ def study(
     )
     folders = [out] if len(names) == 1 else [out / Path(name).stem for name in names]
     if as_json:
-        found = [json.loads((folder / SUMMARY).read_text()) for folder in folders]
+        found = [json.loads((folder / SUMMARY).read_text("utf-8")) for folder in folders]
         summary = found[0] if len(names) == 1 else dict(zip(names, found, strict=True))
         print_json({"out": str(out), "lines": lines, "summary": summary})
         return
@@ -66,12 +66,12 @@ def _print(folder: Path) -> None:
     from flexpredict.study.run import SUMMARY, TABLE
     from flexpredict.study.tables import difference_text, mean_text
 
-    console, page = Console(), (folder / TABLE).read_text()
+    console, page = Console(), (folder / TABLE).read_text("utf-8")
     if all(len(row) <= console.width for row in page.splitlines() if row.startswith("|")):
         console.print(Markdown(page))
         return
     console.print(Markdown(page.partition("\n|")[0]))
-    found = json.loads((folder / SUMMARY).read_text())
+    found = json.loads((folder / SUMMARY).read_text("utf-8"))
     for column in dict.fromkeys(name for cells in found.values() for name in cells):
         table = Table(box=SIMPLE_HEAD)
         table.add_column(column)

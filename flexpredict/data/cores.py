@@ -34,14 +34,14 @@ def cores_taken(during: float = 0.2) -> float:
 def _ticks() -> dict[str, list[int]]:
     """Of each usable core, by what it did with them."""
     names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    lines = [line.split() for line in Path("/proc/stat").read_text("utf-8").splitlines()]
     return {name: [int(x) for x in rest[:8]] for name, *rest in lines if name in names}
 
 
 def free_memory() -> int:
     """Bytes that may still be filled without pushing anything out; 0 where nobody can tell."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
         free = int(next(x for x in lines if x.startswith("MemAvailable:")).split()[1]) * 1024
     except (OSError, StopIteration):
         if not hasattr(os, "sysconf"):
@@ -53,15 +53,15 @@ def free_memory() -> int:
 def _left_to_groups() -> Iterator[int]:
     """What the limits of this process's control groups (v2), each within the next, still allow."""
     with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
         inner = next(line for line in lines if line.startswith("0::")).removeprefix("0::")
         root = Path("/sys/fs/cgroup")
         group = root / inner.lstrip("/")
         for place in (group, *group.parents):
             with suppress(OSError, ValueError, StopIteration):  # no such file, or "max"
-                limit = int((place / "memory.max").read_text())
-                used = int((place / "memory.current").read_text())
-                lines = (place / "memory.stat").read_text().splitlines()
+                limit = int((place / "memory.max").read_text("utf-8"))
+                used = int((place / "memory.current").read_text("utf-8"))
+                lines = (place / "memory.stat").read_text("utf-8").splitlines()
                 cached = int(next(x for x in lines if x.startswith("inactive_file ")).split()[1])
                 yield limit - used + cached
             if place == root:

@@ -64,7 +64,7 @@ def write(
     _write_tensors(weights, temporary / MODEL)
     _write_tensors(slots, temporary / OPTIMIZER)
     sums = {name: _checksum(temporary / name) for name in (MODEL, OPTIMIZER)}
-    (temporary / STATE).write_text(json.dumps({"step": step, **state, "checksums": sums}))
+    (temporary / STATE).write_text(json.dumps({"step": step, **state, "checksums": sums}), "utf-8")
     _sync(temporary)
     if final.exists():
         shutil.rmtree(final)
@@ -92,7 +92,7 @@ def restore(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     problems = []
     for folder in reversed(complete(run)):
         try:
-            state: dict[str, Any] = json.loads((folder / STATE).read_text())
+            state: dict[str, Any] = json.loads((folder / STATE).read_text("utf-8"))
             for name, known in state.get("checksums", {}).items():
                 if _checksum(folder / name) != known:
                     raise ValueError(f"{name} is not as it was written")
@@ -107,9 +107,10 @@ def restore(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     if problems:
         raise ValueError(f"no checkpoint of {run} can be read: {'; '.join(problems)}")
     if (latest := run / "checkpoints" / LATEST).is_file():
+        was = latest.read_text("utf-8")
         raise ValueError(
-            f"{run} was at {latest.read_text()}, but its checkpoints are gone: put them back, or "
-            f"start again with another --out"
+            f"{run} was at {was}, but its checkpoints are gone: put them back, or start again with "
+            f"another --out"
         )
     return None
 

@@ -63,6 +63,10 @@ def pick_device(name: str | None = None) -> torch.device:
         raise ValueError(f"there is no device {name!r}: use cpu, cuda or cuda:1, …") from None
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r} was asked for, but torch finds no CUDA GPU here")
+    if place.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device {name!r} was asked for, but torch finds no Apple GPU here")
+    if place.type not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device {name!r} cannot be used: choose cpu, cuda, cuda:1, … or mps")
     return place
 
 

@@ -36,7 +36,7 @@ def load_encoder(path: Path, which: Which = "target") -> Encoder:
     if not (run / DESCRIPTION).is_file():
         raise ValueError(f"{path} is no run: expected a folder with {DESCRIPTION}")
     try:
-        described = json.loads((run / DESCRIPTION).read_text())
+        described = json.loads((run / DESCRIPTION).read_text("utf-8"))
         if "pool" in described["architecture"]:
             raise ValueError("it is a wrapped model, which can be evaluated only")
         encoder = Encoder(**described["architecture"])

@@ -14,8 +14,6 @@ from flexpredict.model.blocks import Block
 from flexpredict.model.vit import Encoder
 from flexpredict.notice import Notice
 
-_SMALL = 60_000_000  # weights: vit_small, its moving average and its predictor
-
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -107,25 +105,6 @@ def to_float8(encoders: Iterable[Encoder], device: torch.device) -> None:
         ) from None
     for encoder in encoders:
         convert_to_float8_training(encoder.blocks)
-
-
-def ways(
-    compiled: bool | None,
-    graph: bool | None,
-    objective: nn.Module,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> tuple[bool, bool]:
-    """Whether to compile and whether to capture graphs: as asked, else where it pays.
-
-    Both pay on GPUs; graphs where a step is short, which is with small models.
-    """
-    if device.type != "cuda":
-        return bool(compiled), False
-    small = sum(p.numel() for p in objective.parameters()) < _SMALL
-    compiled = compiled if compiled is not None else True
-    graph = graph if graph is not None else small
-    return compiled, graph and dtype != torch.float16  # a loss scale changes from step to step
 
 
 def compile_parts(objective: nn.Module) -> None:

@@ -133,7 +133,7 @@ def content_digest(source: Source) -> str:
     stamp = source.stamp()
     memo = None if stamp is None else cache_folder() / "digests" / stamp
     if memo is not None and memo.is_file():
-        return memo.read_text()
+        return memo.read_text("utf-8")
     digest = contents(source)
     if memo is not None:
         with suppress(OSError):  # it only saves time

@@ -238,7 +238,8 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
         "apart": max(series(lines, "encoder_distance"), default=None),
         "rank_kept": of_best("rankme_target"),
         "noise_over_signal": now("noise_over_signal"),
-        "noise_kept": kept("noise_over_position"),
+        # Noise that is meant to end is not lost.
+        "noise_kept": kept("noise_over_position") if settings.positions != "annealed" else None,
         "A_kept": kept("norm_A"),
         "gamma_growth": kept("norm_gamma"),
         "data_wait": now("data_wait"),
@@ -251,7 +252,7 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
 @functools.cache
 def thresholds() -> Mapping[str, float]:
     """By the name of what they are compared with."""
-    text = (resources.files("flexpredict.health") / "thresholds.yaml").read_text()
+    text = (resources.files("flexpredict.health") / "thresholds.yaml").read_text("utf-8")
     return dict(yaml.safe_load(text))
 
 
@@ -305,6 +306,8 @@ def _unjudged(settings: Settings, found: Measures) -> list[str]:
     spared: set[str] = set()
     if not settings.stochastic or settings.noise_std == 0:
         spared |= {"drowned", "escaping", "degenerate"}
+    if settings.positions == "annealed":
+        spared |= {"escaping", "degenerate"}
     if found.get("progress", 0.0) < 1:
         spared.add("under-trained")
     seen = {r.verdict for r in RULES if all(c.measure in found for c in r.conditions)}

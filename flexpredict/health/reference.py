@@ -171,4 +171,4 @@ def _name_of(settings: Settings, steps: int | None = None) -> str | None:
 
 @functools.cache
 def _known() -> dict[str, Any]:
-    return dict(json.loads(PACKED.read_text()))
+    return dict(json.loads(PACKED.read_text("utf-8")))

@@ -298,7 +298,7 @@ _POOLS = {"mean": "mean patch token", "class": "class token", "both": "mean patc
 def load_baseline(run: Path, which: Which) -> Baseline | None:
     """The baseline in a run folder; None where there is an encoder of ours."""
     try:
-        described = json.loads((run / DESCRIPTION).read_text())
+        described = json.loads((run / DESCRIPTION).read_text("utf-8"))
         architecture = described["architecture"]
         if "pool" not in architecture:
             return None

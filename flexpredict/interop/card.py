@@ -38,7 +38,7 @@ def card(
     run: Path, name: str, encoder: Encoder, which: str, to: str, licence: str | None, parity: str
 ) -> str:
     """Markdown with the header that hubs read; name: of the exported folder."""
-    described = json.loads((run / DESCRIPTION).read_text())
+    described = json.loads((run / DESCRIPTION).read_text("utf-8"))
     config = run / CONFIG
     settings = read_settings(config) if config.is_file() else None
     height, width = (side * encoder.patch_size for side in encoder.grid)

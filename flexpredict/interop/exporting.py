@@ -252,7 +252,7 @@ def _whole(run: Path) -> dict[str, Any] | None:
     newest = checkpoint.newest(run)
     if newest is None:
         return None
-    state = json.loads((newest / checkpoint.STATE).read_text())
+    state = json.loads((newest / checkpoint.STATE).read_text("utf-8"))
     settings = read_settings(run / run_folder.CONFIG)
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in checkpoint.read_weights(newest / checkpoint.MODEL).items():
@@ -275,7 +275,7 @@ def _whole(run: Path) -> dict[str, Any] | None:
 
 
 def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
+    return path.read_text("utf-8") if path.is_file() else ""
 
 
 _WRITERS: dict[Target, Callable[[_Asked], _Both | None]] = {

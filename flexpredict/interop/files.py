@@ -95,7 +95,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} is no model folder: expected {CONFIG} and {SINGLE} in it")
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text("utf-8"))
     except ValueError:
         config = None
     if not isinstance(config, dict):
@@ -189,7 +189,7 @@ def _folder_weights(folder: Path) -> dict[str, Tensor]:
 def _listed(index: Path) -> list[str]:
     """The files that an index names."""
     try:
-        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        return sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index} does not say which weight is in which file") from None
 

@@ -151,7 +151,7 @@ def statistics_of(
     path = folder / PREPROCESSING
     if not said and path.is_file():
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(path.read_text("utf-8"))
             said = {"mean": found.get("image_mean"), "std": found.get("image_std")}
         except (ValueError, AttributeError):
             raise ValueError(f"{path} is not readable: expected image_mean and image_std") from None

@@ -74,7 +74,7 @@ def check_folder(out: Path, formats: Sequence[str]) -> None:
 
 def _is_ours(numbers: Path) -> bool:
     try:
-        return isinstance(json.loads(numbers.read_text())["figures"], dict)
+        return isinstance(json.loads(numbers.read_text("utf-8"))["figures"], dict)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -97,7 +97,7 @@ def write_figures(
 
 def _numbers(gallery: Gallery, runs: Sequence[Run], path: Path) -> str:
     """What is behind the figures; those that were drawn into the folder before keep theirs."""
-    before = json.loads(path.read_text())["figures"] if path.exists() else {}
+    before = json.loads(path.read_text("utf-8"))["figures"] if path.exists() else {}
     about = {
         run.name: {
             "path": str(run.path),

@@ -108,7 +108,7 @@ def _predict(run: Run, first: Run, images: Images) -> _Prediction:
     assert isinstance(objective, IJepa)
     rows, grid = images.rows(run, _MEASURED), objective.encoder.grid
     pixels = images.read(run, rows)
-    sampler = build_sampler(first.settings, grid)
+    sampler = build_sampler((first if first.grid == grid else run).settings, grid)
     masks = sampler.sample(len(rows), torch.Generator().manual_seed(0))
     predicted = patches.predictions(objective, pixels, masks.to(run.device), _DRAWS).cpu()
     tokens = objective.targets(pixels).cpu()

@@ -67,7 +67,7 @@ def noise_matrix(run: Run) -> Tensor:
     """What normal numbers are multiplied with."""
     stochastic = run.predictor.positions
     matrix = stochastic.noise_matrix(run.predictor.predictor_embed)
-    if matrix is None or stochastic.covariance == "annealed":
+    if matrix is None:
         raise NotDrawn(
             f"{run.name} has noise that is not that of one matrix: "
             f"positions={run.settings.positions}"
@@ -115,7 +115,9 @@ def figure5(runs: Sequence[Run]) -> Drawn:
         psi = predictor.predictor_pos_embed[0].detach().cpu()
         noise = noise_matrix(run).cpu()
         rows, columns = predictor.grid
-        queries[run.name] = [rows // 2 * columns + columns // 2, columns + 1]
+        queries[run.name] = [
+            rows // 2 * columns + columns // 2, min(columns + 1, rows * columns - 1)
+        ]  # fmt: skip
         generator = torch.Generator().manual_seed(0)
         maps[run.name] = [
             positions.similarity(psi, query, noise, _DRAWS, generator)

@@ -38,7 +38,9 @@ def check_page(path: Path) -> None:
         raise ValueError(f"--out {path}: the report is written as an .html file")
     if not path.parent.is_dir():
         raise ValueError(f"--out {path}: there is no folder {path.parent}")
-    if path.is_dir() or (path.exists() and GENERATOR not in path.read_text(errors="replace")):
+    if path.is_dir() or (
+        path.exists() and GENERATOR not in path.read_text("utf-8", errors="replace")
+    ):
         raise ValueError(f"--out {path} exists and is no report of ours: choose another name")
     if not os.access(path.parent, os.W_OK):
         raise ValueError(f"the folder {path.parent} cannot be written: name another file by --out")

@@ -63,6 +63,12 @@ class Run:
         return newest
 
     @property
+    def progress(self) -> float:
+        """How much of the run is in its newest checkpoint, from 0 to 1."""
+        steps = self.steps if self.metrics else None
+        return int(self.checkpoint.name.rpartition("-")[2]) / steps if steps else 1.0
+
+    @property
     def grid(self) -> Grid:
         height, width = image_size(self.settings)
         return height // self.settings.patch_size, width // self.settings.patch_size
@@ -97,6 +103,7 @@ def _load(run: Run, folder: Path) -> IJepa | Mae:
             f"{folder} does not hold the weights that {run.path / CONFIG} describes: was that "
             f"file edited?"
         ) from None
+    objective.predictor.positions.set_progress(run.progress)  # noise that ends has its size by then
     return objective.eval().requires_grad_(False).to(run.device)
 
 

@@ -67,7 +67,7 @@ def paper_table(number: str, runs: Iterable[Path] = ()) -> PublishedTable:
 
 @functools.cache
 def _published() -> Mapping[str, Any]:
-    text = (resources.files("flexpredict.report") / "published.yaml").read_text()
+    text = (resources.files("flexpredict.report") / "published.yaml").read_text("utf-8")
     return dict(yaml.safe_load(text))
 
 

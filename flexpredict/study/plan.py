@@ -90,7 +90,8 @@ def read_study(name: str) -> Study:
             raise ValueError(f"study {name}: no such file")
         text = read_text(Path(name))
     elif name in study_names():
-        text = (resources.files("flexpredict") / "study" / "studies" / f"{name}.yaml").read_text()
+        file = resources.files("flexpredict") / "study" / "studies" / f"{name}.yaml"
+        text = file.read_text("utf-8")
     else:
         raise ValueError(f"there is no study {name!r}: choose one of {', '.join(study_names())}")
     try:

@@ -11,6 +11,7 @@ from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
 from flexpredict.engine.distributed import StopSignal
 from flexpredict.files import alone_in, write_bytes, write_text
 from flexpredict.health.diagnosis import AILMENTS
+from flexpredict.progress import Bars, say
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.run_folder import CONFIG
 from flexpredict.study.figure import figures
@@ -18,7 +19,6 @@ from flexpredict.study.plan import Study, Trial
 from flexpredict.study.pool import Pool
 from flexpredict.study.tables import ill_text, markdown, summary
 from flexpredict.train.loop import Interrupted
-from flexpredict.train.monitor import Bars, say
 from flexpredict.version import VERSION
 
 RESULTS, TABLE, SUMMARY = "results.jsonl", "table.md", "summary.json"
@@ -108,7 +108,7 @@ def _make(
 def read_results(out: Path) -> list[dict[str, Any]]:
     """The lines of results.jsonl, if there is one."""
     found, path = [], out / RESULTS
-    for number, text in enumerate(path.read_text().splitlines() if path.exists() else (), 1):
+    for number, text in enumerate(path.read_text("utf-8").splitlines() if path.exists() else (), 1):
         line = None
         with suppress(ValueError):
             line = json.loads(text)
@@ -141,6 +141,7 @@ class _Book:
                 f"--out"
             ) from None
         self._lines = {(line["variant"], line["seed"]): line for line in read_results(self.out)}
+        self._current: set[tuple[str, int]] = set()  # of them, those of the study as it is now
         write_results(self.out, list(self._lines.values()))  # from now on this folder is a study's
 
     def waiting(self) -> list[Trial]:
@@ -155,6 +156,7 @@ class _Book:
                 and known["asked"] == self.study.asked
             ):
                 self._lines[_key(trial)] = self._line(trial, known)  # names may have changed
+                self._current.add(_key(trial))
             else:
                 found.append(trial)
         if len(found) < len(self.todo):
@@ -163,10 +165,11 @@ class _Book:
 
     def add(self, trial: Trial, found: Mapping[str, Any]) -> None:
         self._lines[_key(trial)] = self._line(trial, found)
+        self._current.add(_key(trial))
         write_results(self.out, self._in_order())
 
     def shown(self) -> list[dict[str, Any]]:
-        return [self._lines[key] for key in map(_key, self.todo) if key in self._lines]
+        return [self._lines[key] for key in map(_key, self.todo) if key in self._current]
 
     def write(self) -> None:
         """Lines, tables and figures."""

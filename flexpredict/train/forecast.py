@@ -36,6 +36,8 @@ def forecast(
         f"about {size_in_words(need)} {where} and {in_words(seconds)} "
         f"({flops.total / 1e9:.3g} GFLOP an image, if images arrive in time)"
     ]
+    if device.type == "cuda":  # the matrices that were multiplied are none of the run's memory
+        torch.cuda.reset_peak_memory_stats(device)
     room = free(device, objective)
     if need > room:
         lines.append(

@@ -10,7 +10,11 @@ from flexpredict.data.held import Place, TooLarge, place_for, room_for
 from flexpredict.data.loader import Batches, DeviceBatches
 from flexpredict.data.sources import Source
 from flexpredict.engine.distributed import Ranks
-from flexpredict.train.monitor import Tally, say
+from flexpredict.progress import Tally, say
+
+_WORDS: dict[Place, str] = {
+    "none": "decoded when needed", "ram": "held in memory", "device": "held on the GPU"
+}  # fmt: skip
 
 
 def workers_of(settings: Settings) -> int:
@@ -40,12 +44,17 @@ def hold(
         held = loader.hold(batches, place, ranks.device, limit=limit, progress=decoding)
     except TooLarge as error:
         trouble = str(error)
-    if ranks.first(trouble) is None:
-        assert held is not None
-        return held, place
-    if ranks.is_main:
-        say("the images do not fit into memory decoded: each is decoded when it is needed")
-    return batches, "none"
+    if ranks.first(trouble) is not None:
+        held, place = batches, "none"
+        if ranks.is_main:
+            say("the images do not fit into memory decoded: each is decoded when it is needed")
+    assert held is not None
+    if ranks.is_main and before not in (None, place):
+        say(
+            f"images were {_WORDS[before]} so far and are {_WORDS[place]} now: some pixels are "
+            f"rounded otherwise, and the run is not the same to the last bit"
+        )
+    return held, place
 
 
 def _place(

@@ -24,17 +24,19 @@ from flexpredict.health.gauges import projection_gauges
 from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
+from flexpredict.progress import say
 from flexpredict.run_folder import CONFIG, set_aside
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges, period
 from flexpredict.train.holding import hold, workers_of
-from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Waits, peak_memory, say
-from flexpredict.train.step import step_of
+from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Waits, peak_memory
+from flexpredict.train.step import step_of, unused_ways, ways_of
 from flexpredict.train.track import Track, start_tracker
 
 # A run may go on with other values of these; everything else makes it another run.
-_FREE = WITHOUT_EFFECT | {"epochs", "steps"}  # what a resumed run may change
+_ROUNDING = {"accumulate", "grad_checkpointing"}  # what may help where memory ran out
+_FREE = WITHOUT_EFFECT | {"epochs", "steps"} | _ROUNDING
 
 
 Probe = Callable[[Encoder], Mapping[str, float]]
@@ -95,6 +97,8 @@ def _train(
                 f"{run} was to have {was}, and now {_length(settings)}: learning rate and weight "
                 f"decay jump to where they are in a run of that length"
             )
+        if other := settings.other_than(begun, _FREE - _ROUNDING):
+            notes.append(f"{run} was started with {other}: sums are rounded otherwise from here on")
         if begun.data != settings.data:
             notes.append(f"{run} was started on {begun.data}, and goes on with {settings.data}")
     objective = build.build_objective(settings)
@@ -108,11 +112,13 @@ def _train(
     _check_accumulation(settings, batches.share)
     trouble = None
     if ranks.is_main:
-        _check_folder(run, resume=resume)
         try:
+            _check_folder(run, resume=resume)
             lock.enter_context(alone_in(run))
         except BlockingIOError:
             trouble = f"another process trains in {run}: wait for it, or choose another --out"
+        except ValueError as error:
+            trouble = str(error)
     if (trouble := ranks.first(trouble)) is not None:
         raise ValueError(trouble)
 
@@ -156,6 +162,7 @@ def _train(
     if ranks.is_main:
         for line in (
             *_announce(settings, schedule, source, compute.dtype, ranks),
+            *unused_ways(settings, ways_of(settings, objective, device, ranks.world)),
             *notes,
             *forecast(settings, objective, sampler, schedule.steps - first, ranks),
         ):

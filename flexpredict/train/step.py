@@ -16,6 +16,8 @@ from flexpredict.objective.views import View
 from flexpredict.train.graphs import Graphed
 from flexpredict.train.narrow import Narrow
 
+_SMALL = 60_000_000  # weights: vit_small, its moving average and its predictor
+
 
 class Ways(NamedTuple):
     """How steps are computed."""
@@ -26,11 +28,29 @@ class Ways(NamedTuple):
 
 
 def ways_of(settings: Settings, objective: nn.Module, device: torch.device, world: int = 1) -> Ways:
-    """As asked, else what pays on this device."""
+    """As asked where it can be, else what pays: graphs where a step is short."""
     dtype = precision.compute_dtype(settings.precision, device)
-    compiled, graph = precision.ways(settings.compile, settings.graph, objective, device, dtype)
+    gpu = device.type == "cuda"
     fixed = settings.masking != "paper"  # ever new lengths are not worth compiling or capturing
-    return Ways(dtype, compiled and fixed, graph and world == 1 and fixed)
+    compiled = gpu if settings.compile is None else settings.compile
+    graph = settings.graph
+    if graph is None:
+        graph = sum(p.numel() for p in objective.parameters()) < _SMALL
+    scaled = dtype == torch.float16  # by a number that changes from step to step
+    return Ways(dtype, compiled and fixed, graph and gpu and fixed and world == 1 and not scaled)
+
+
+def unused_ways(settings: Settings, ways: Ways) -> list[str]:
+    """What was asked for and is not done."""
+    found = []
+    if settings.compile and not ways.compiled:
+        found.append("compile=true is not used: masking=paper has ever new lengths")
+    if settings.graph and not ways.graph:
+        found.append(
+            "graph=true is not used: it needs one process on a GPU, precision other than float16, "
+            "and masks of one length (masking=even or random)"
+        )
+    return found
 
 
 def step_of(

@@ -12,9 +12,10 @@ from pathlib import Path
 from flexpredict.config import Settings
 from flexpredict.data.cores import threads_each
 from flexpredict.engine.distributed import StopSignal
+from flexpredict.progress import Bars
 from flexpredict.run_folder import METRICS
 from flexpredict.train.loop import Interrupted
-from flexpredict.train.monitor import Bars, note_of
+from flexpredict.train.monitor import note_of
 
 _POLL_SECONDS = 0.25
 _INTERRUPTED = 75
@@ -65,7 +66,7 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], Path]:
     """`flexpredict pretrain` as anybody would call it: no code of the caller runs in it."""
     recipe, log = scratch.with_suffix(".yaml"), scratch.with_suffix(".log")
-    recipe.write_text(job.settings.to_yaml())
+    recipe.write_text(job.settings.to_yaml(), "utf-8")
     command = [sys.executable, "-m", "flexpredict", "pretrain", "--recipe", str(recipe), "--resume"]
     command += ["--out", str(job.run), *(["--device", device] if device else [])]
     with log.open("wb") as errors:
@@ -100,5 +101,5 @@ def _show(bars: Bars, job: Job) -> None:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
+    lines = log.read_text("utf-8", errors="replace").strip().splitlines()
     return lines[-1].removeprefix("flexpredict: ") if lines else ""

@@ -191,3 +191,10 @@ def test_read_metrics__only_whole_lines_count(tmp_path: Path) -> None:
         b'{"step": 1, "loss": 1}\n[1, 2]\n{"step": 2}\n\xff\xfe\n{"step": 3, "loss": 2}\n{"st'
     )
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 1}, {"step": 3, "loss": 2}]
+
+
+def test_annealed__noise_that_is_meant_to_end_is_not_lost() -> None:
+    fading = _lines(noise_over_position=0.0001)
+    assert diagnose(SETTINGS, fading).verdict == "degenerate"
+    found = diagnose(settings_from({"steps": STEPS, "positions": "annealed"}), fading)
+    assert (found.verdict, found.unjudged) == ("healthy", [])

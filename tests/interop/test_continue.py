@@ -17,6 +17,7 @@ from synthetic import SMALL
 import flexpredict as fp
 from flexpredict.build import build_objective, start_from
 from flexpredict.config import read_settings, settings_from
+from flexpredict.model.vit import is_sincos
 
 ONE = SMALL["stop-b16"]
 RUN: dict[str, Any] = {
@@ -55,6 +56,25 @@ def test_init__whole_or_without_predictor(stop: Path) -> None:
         given = synthetic.predictor(ONE, 1) if predictor else fresh
         found = objective.predictor.state_dict()
         assert all(torch.equal(found[name], given[name]) for name in given)
+
+
+def test_init__places_are_those_of_this_grid(photos: Path, tmp_path: Path) -> None:
+    """2×8 patches are as many as 4×4, and elsewhere."""
+    wide = RUN | {"patch_size": 8, "image_size": (16, 64), "objective": "mae"}
+    fp.pretrain(photos, tmp_path / "wide", **wide)
+    for size, grid in ((32, (4, 4)), ((64, 16), (8, 2)), ((16, 64), (2, 8)), (64, (8, 8))):
+        settings = settings_from(wide | {"image_size": size})
+        objective = build_objective(settings)
+        start_from(objective, settings, tmp_path / "wide")
+        assert is_sincos(objective.encoder.pos_embed, grid)
+        assert is_sincos(objective.predictor.predictor_pos_embed, grid)
+        assert objective.encoder.sincos
+
+    learned = wide | {"positions": "learned"}
+    fp.pretrain(photos, tmp_path / "learned", **learned)
+    settings = settings_from(learned | {"image_size": 32})
+    with pytest.raises(ValueError, match="learned positions of a 2×8 grid, not of this one"):
+        start_from(build_objective(settings), settings, tmp_path / "learned")
 
 
 def test_init__no_run(tmp_path: Path, photos: Path, command: Command) -> None:

@@ -310,3 +310,20 @@ def test_pictures__are_the_same_every_time(runs: list[Path]) -> None:
     first, second = (of_runs.figure5(opened).figure for _ in range(2))
     assert to_svg(first) == to_svg(second)
     assert to_png(first) == to_png(second)
+
+
+def test_figures__of_runs_whose_masks_fit_only_their_own_grids(
+    images: Path, tmp_path: Path
+) -> None:
+    small: dict[str, Any] = SMALL | {"steps": 2}
+    fine = small | {"patch_size": 4, "image_size": 48, "masking": "paper"}
+    coarse = small | {"patch_size": 8, "image_size": 32}
+    row = small | {"patch_size": 8, "image_size": (8, 64), "objective": "mae"}
+    runs = []
+    for name, settings in (("fine", fine), ("coarse", coarse), ("row", row)):
+        fp.pretrain(images, tmp_path / name, **settings)
+        runs.append(tmp_path / name)
+    fp.figures(runs[:2], tmp_path / "both", only=["fig6"], device="cpu")
+    fp.figures(runs[2:], tmp_path / "one", only=["fig5"], device="cpu")
+    assert (tmp_path / "both" / "fig6.png").exists()
+    assert (tmp_path / "one" / "fig5.png").exists()

@@ -39,3 +39,11 @@ def test_learnt__agrees_with_the_figures(runs: list[Path], place: int, tmp_path:
     seen = numbers["fig6"][run.name]["0.1"]
     assert found["neighbourhood_mass"] == pytest.approx(100 * seen["neighbourhood_mass"])
     assert found["look"] == pytest.approx(seen["mean_distance"])
+
+
+def test_learnt__noise_that_ends_is_seen_as_it_is_then(tmp_path: Path) -> None:
+    small = {"recipe": "demo", "data": "scenes:32", "steps": 4, "positions": "annealed"}
+    fp.pretrain(out=tmp_path / "fades", noise_std=50.0, **small)  # type: ignore[arg-type]
+    fp.pretrain(out=tmp_path / "grows", noise_std=1e-4, noise_std_final=50.0, **small)  # type: ignore[arg-type]
+    assert learnt(read_run(tmp_path / "fades"))["displaced"] == 0
+    assert learnt(read_run(tmp_path / "grows"))["displaced"] > 1

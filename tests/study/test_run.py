@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -241,6 +242,21 @@ def test_study__one_failure_does_not_stop_the_others(study: Path, tmp_path: Path
     with pytest.raises(RuntimeError, match=r"1 of 2 trials failed.*wild-seed0: the (loss|weights)"):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
     assert [line["variant"] for line in read_results(tmp_path / "out")] == ["stop"]
+
+
+def test_study__lines_of_other_settings_are_not_shown(study: Path, tmp_path: Path) -> None:
+    """Where what has changed cannot be made, the table does not say what was found before."""
+    values = STUDY | {"measures": {}}
+    study.write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    fp.run_study(str(study), out, device="cpu")
+    shutil.rmtree(out / "stop-seed0")
+    wild = {"sincos": {"positions": "sincos"}, "stop": {"lr": 1e9, "lr_start": 1e9}}
+    study.write_text(yaml.safe_dump(values | {"variants": wild}))
+    with pytest.raises(RuntimeError, match="1 of 2 trials failed"):
+        fp.run_study(str(study), out, device="cpu")
+    assert set(json.loads((out / "summary.json").read_text())) == {"sincos"}
+    assert [line["variant"] for line in read_results(out)] == ["sincos", "stop"]  # nothing is lost
 
 
 def test_study__says_which_runs_are_ill(

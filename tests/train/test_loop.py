@@ -268,6 +268,32 @@ def test_resume__other_settings_or_images_are_refused(pictures: np.ndarray, tmp_
     assert (run / "config.yaml").read_text() == config
 
 
+def test_resume__with_less_memory(
+    pictures: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the forecast advises may be set when a run goes on."""
+    run, plain = tmp_path / "run", tmp_path / "plain"
+    fp.pretrain(pictures, plain, **SMALL)
+    shutil.copytree(plain, run)
+    fp.pretrain(pictures, plain, resume=True, steps=12)
+    less = {"steps": 12, "accumulate": 2, "grad_checkpointing": True}
+    fp.pretrain(pictures, run, resume=True, **less)
+    assert "was started with accumulate=1, not 2: sums are rounded otherwise" in (
+        capsys.readouterr().err
+    )
+    np.testing.assert_allclose(_losses(run), _losses(plain), rtol=1e-4)
+
+
+def test_asked__and_not_used_is_said(
+    pictures: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"masking": "paper", "min_context": 2, "compile": True, "graph": True}
+    fp.pretrain(pictures, tmp_path / "run", **SMALL | asked)
+    said = capsys.readouterr().err
+    assert "compile=true is not used: masking=paper has ever new lengths" in said
+    assert "graph=true is not used: it needs one process on a GPU" in said
+
+
 def test_resume__shorter_schedule_is_refused(pictures: np.ndarray, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fp.pretrain(pictures, run, **SMALL)
@@ -444,6 +470,20 @@ def test_two_processes__equal_one(settings: list[str], photos: Path, tmp_path: P
         torch.testing.assert_close(first[name], second[name], rtol=1e-2, atol=2e-4)
 
 
+def test_two_processes__what_one_finds_wrong_both_say(photos: Path, tmp_path: Path) -> None:
+    """Nobody is left to wonder why the connection was closed."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
+         "-m", "flexpredict", *_command(photos, tmp_path / "full")],
+        check=False, env=_environment(), capture_output=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert b"holds no run: choose another --out" in done.stderr
+    assert b"Connection closed" not in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal__saves_and_exits_75(number: int, photos: Path, tmp_path: Path) -> None:
     """A real process, a real signal at an unknown step; then resume to the same end."""
@@ -528,7 +568,12 @@ def test_channels__have_the_statistics_of_the_images(pictures: np.ndarray, tmp_p
     assert read_settings(tmp_path / "rgb" / "config.yaml").mean is None
 
 
-def test_hold__is_noted_and_kept_by_a_run_that_goes_on(photos: Path, tmp_path: Path) -> None:
+def test_hold__is_noted_and_kept_by_a_run_that_goes_on(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Images are decoded once where they fit; a run without holding stays without."""
     for hold, noted in (("auto", "ram"), ("none", "none")):
         run = tmp_path / hold
@@ -540,6 +585,10 @@ def test_hold__is_noted_and_kept_by_a_run_that_goes_on(photos: Path, tmp_path: P
     newest = checkpoint.newest(tmp_path / "none")
     assert newest is not None
     assert json.loads((newest / "state.json").read_text())["held"] == "none"
+    assert "so far" not in capsys.readouterr().err
+    monkeypatch.setattr(holding, "place_for", lambda *_, **__: "none")  # memory is short now
+    fp.pretrain(photos, tmp_path / "auto", resume=True, **SMALL | {"steps": 24})
+    assert "images were held in memory so far and are decoded when" in capsys.readouterr().err
 
 
 def test_hold__a_guess_that_is_too_small_is_taken_back(

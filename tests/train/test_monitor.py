@@ -13,8 +13,8 @@ from conftest import Command
 
 import flexpredict as fp
 from flexpredict.config import settings_from
-from flexpredict.train import monitor as monitoring
-from flexpredict.train.monitor import Monitor, Tally, Waits
+from flexpredict.progress import Tally
+from flexpredict.train.monitor import Monitor, Waits
 from flexpredict.train.track import scalars
 
 SMALL: dict[str, Any] = {
@@ -52,7 +52,7 @@ def test_plain_lines__few_seconds_few_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(monitoring.time, "monotonic", lambda: now)
+    monkeypatch.setattr("flexpredict.progress.time.monotonic", lambda: now)
     tally = Tally("images")
     for done in range(1, 101):
         now += 0.3

@@ -26,7 +26,7 @@ def must_hold(root: Path, path: str) -> None:
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file that are not empty."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
     except FileNotFoundError:
         raise ValueError(f"{path} is missing: expected the list as it was published") from None
     except (OSError, UnicodeDecodeError) as error:
