@@ -2,10 +2,10 @@
 
     python benchmarks/results.py
 
-A table stands between `<!-- NAME BASELINE: column, column -->` and `<!-- end -->`. With `-` for a
-baseline there are no differences, with `pairs` those of the study; pairs that are written out, as
-`stop − sincos; stop 1 − sincos 1`, are shown alone. Without columns all are shown. Curves are of
-results/*/runs.
+A table stands between `<!-- NAME BASELINE: column, column -->` and `<!-- end -->`, NAME being one
+folder of results/ or several, as `headline+pixels`. With `-` for a baseline there are no
+differences, with `pairs` those of the study; pairs that are written out, as `stop − sincos; stop 1
+− sincos 1`, are shown alone. Without columns all are shown. Curves are of results/*/runs.
 """
 
 import re
@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "results.md"
 LENGTH = ROOT / "docs" / "images" / "length.png"
 RUNS = {"40 epochs": "headline/runs/sincos-seed22", "200 epochs": "longer/runs/8x8-seed20"}
 SHOWN = {"fixed_loss": "loss on fixed images", "rankme_target": "rank", "norm_A": "norm of A"}
-TABLE = re.compile(r"<!-- ([\w-]+) ([^:>]+?)(?:: ([^>]+))? -->\n.*?<!-- end -->", re.DOTALL)
+TABLE = re.compile(r"<!-- ([\w+-]+) ([^:>]+?)(?:: ([^>]+))? -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def filled(text: str) -> str:
@@ -33,9 +33,11 @@ def filled(text: str) -> str:
 
 def _table(found: re.Match[str]) -> str:
     name, baseline, columns = found.groups()
-    lines = read_results(ROOT / "results" / name)
-    if not lines:
-        raise ValueError(f"there are no lines in results/{name}")
+    lines = []
+    for one in name.split("+"):
+        lines += (found_there := read_results(ROOT / "results" / one))
+        if not found_there:
+            raise ValueError(f"there are no lines in results/{one}")
     if columns is not None:
         asked = columns.split(", ")
         lines = [line | {"found": _only(line, asked)} for line in lines]

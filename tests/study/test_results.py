@@ -25,7 +25,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_page__is_filled_from_the_lines(results: Any) -> None:
     text = results.PAGE.read_text()
     assert results.filled(text) == text, "run: python benchmarks/results.py"
-    assert text.count("| seeds |") == text.count("<!-- end -->") > 0
+    assert len(results.TABLE.findall(text)) == text.count("<!-- end -->") > 0
 
 
 def test_page__every_table_names_lines_that_are_there(results: Any) -> None:

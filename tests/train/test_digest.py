@@ -116,3 +116,12 @@ def test_resume__after_a_kill_with_workers_ahead_sees_the_next_sample(
         [*command, "--out", str(killed)], check=True, capture_output=True, env=one_thread
     )
     np.testing.assert_array_equal(losses(killed), losses(tmp_path / "whole"))
+
+
+def test_pairs__that_share_a_seed_see_the_same(photos: Path) -> None:
+    """Order, crops and masks: what the arms of a study differ by is theirs alone."""
+    plain = SETTINGS | {"positions": "sincos", "noise_std": 0}
+    noisy = SETTINGS | {"positions": "stop", "noise_std": 1.0, "noise_on": "both", "lr": 0.1}
+    assert _seen(photos, settings_from(noisy)) == _seen(photos, settings_from(plain))
+    other = _seen(photos, settings_from(plain | {"seed": 1}))
+    assert not set(other) & set(_seen(photos, settings_from(plain)))
