@@ -87,8 +87,12 @@ def _waiting(
 def _make(
     waiting: Mapping[Path, "_Run"], books: Sequence["_Book"], jobs: int, device: str | None
 ) -> None:
-    orders = {folder: run.order() for folder, run in waiting.items()}
-    with Pool(min(jobs, len(waiting)), books[0].out, device) as pool, StopSignal() as stop:
+    orders, jobs = {folder: run.order() for folder, run in waiting.items()}, min(jobs, len(waiting))
+    say(
+        f"{len(waiting)} runs to make, {jobs} at once: what each says, first how long it takes and "
+        f"how much memory, goes to {books[0].out}/worker-*.log"
+    )
+    with Pool(jobs, books[0].out, device) as pool, StopSignal() as stop:
         title = books[0].study.title if len(books) == 1 else f"{len(books)} studies"
         bars = Bars({title: len(waiting)}, unit="trial ")
         try:

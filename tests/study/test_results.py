@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from conftest import Command
 
+from flexpredict.config import recipe_text
 from flexpredict.study.plan import read_study, study_names, trials
+from flexpredict.study.run import read_results
+from flexpredict.study.tables import estimate, values_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,3 +70,19 @@ def test_study__tables_fit_the_terminal(
     rows, _, path = out.partition("side by side: ")
     assert max(map(len, rows.splitlines())) <= width
     assert bool(path) == (width == 80)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "folder", "variant", "column"),
+    [
+        ("small/stop-vit-t8-64", "seeds", "stop", "held out, kNN"),
+        ("small/stop-vit-t4-64", "seeds-t4", "stop", "held out, kNN"),
+        *(("small/stop-vit-s8-64", "headline", "stop", name) for name in ("1 %", "100 %", "kNN")),
+    ],
+)
+def test_recipes__expect_what_was_found(
+    recipe: str, folder: str, variant: str, column: str
+) -> None:
+    lines = read_results(ROOT / "results" / folder)
+    found = estimate(list(values_of(lines, variant, column).values()))
+    assert f"{found.mean:.1f} ± {found.std:.1f} %" in recipe_text(recipe)
