@@ -46,7 +46,8 @@ def _step(name: str, seconds: float, options: str) -> Work:
 
 
 def _study(name: str, names: str, jobs: int) -> Work:
-    return Work(name, 90, f"-m flexpredict study {names} --out {{work}}/results --jobs {jobs}")
+    out = "{work}/results" if " " in names else f"{{work}}/results/{names}"  # each has its folder
+    return Work(name, 90, f"-m flexpredict study {names} --out {out} --jobs {jobs}")
 
 
 def _headline(stage: str, jobs: int) -> Work:
@@ -76,6 +77,9 @@ QUEUE: list[list[Work]] = [
     [_study("ablations", "mae figure3 figure4", 6)],
     [_headline("long-headline", 4)],
     [_headline("paper-noise", 4)],
+    [_study("tables", "table6 table8 tied form norm augmentation masks effective-batch", 6)],
+    [_study("sweeps", "tradeoff covariances block-scale", 6)],
+    [_study("scenes", "figure4-scenes", 6)],
 ]
 
 

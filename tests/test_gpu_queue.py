@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import flexpredict as fp
-from flexpredict.study.plan import read_study, trials
+from flexpredict.study.plan import read_study, study_names, trials
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SAVES = """import signal, sys, time
@@ -97,6 +97,9 @@ def test_queue__what_is_kept(queue: ModuleType, tmp_path: Path) -> None:
     assert steps == [1, 5, 10, 12]  # those with gauges
 
 
-def test_queue__names_are_unique(queue: ModuleType) -> None:
-    names = [one.name for wave in queue.QUEUE for one in wave]
-    assert len(names) == len(set(names))
+def test_queue__names_are_unique_and_studies_are_there(queue: ModuleType) -> None:
+    works = [one for wave in queue.QUEUE for one in wave]
+    assert len({one.name for one in works}) == len(works)
+    asked = [one.command.partition("study ")[2].partition(" --out")[0].split() for one in works]
+    assert {"seeds-s96", "figure4-scenes"} < {name for some in asked for name in some}
+    assert {name for some in asked for name in some} < set(study_names())
