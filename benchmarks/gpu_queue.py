@@ -64,6 +64,7 @@ QUEUE: list[list[Work]] = [
     [_step("paper-b16", 70, "rate --models b16 --batches 1024 --masks paper --ways eager")],
     [_step("noise-b16", 60, "noise --models b16 --batches 256 --ways compiled")],
     [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
+    [Work("attention", 40, f"{HERE / 'step_anatomy.py'} attention --models l16,h14 --batches 512")],
     # Health: five seeds of every small recipe; beside them what needs no quiet machine.
     [
         _study("seeds", "seeds-t4 seeds-s96", 4),

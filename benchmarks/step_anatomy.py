@@ -3,16 +3,20 @@
 python benchmarks/step_anatomy.py profile --models b16 --batches 1024      time by kernel
 python benchmarks/step_anatomy.py attainable --models b16 --batches 1024   against its own products
 python benchmarks/step_anatomy.py memory --models b16 --batches 256,512    peaks
+python benchmarks/step_anatomy.py attention --models l16 --batches 1024    the library's, by kind
 """
 
 import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
+import torch.nn.functional as F
 from step_cases import CUDA, Case, clock, masks_for, measured, ours, say, setting, synthetic
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexpredict.model.draws import Draws
@@ -149,9 +153,30 @@ def memory(name: str, batches: Sequence[int]) -> None:
             del objective, step, images, masks
 
 
+def attention(name: str, batch: int) -> None:
+    """The target encoder's, forward, as chosen by the library and by each of its kinds, in turn."""
+    objective, _ = setting(name)
+    encoder = objective.encoder
+    heads = encoder.blocks[0].attn.heads  # type: ignore[union-attr]
+    rows, columns = encoder.grid
+    shape = (batch, rows * columns, 3, heads, encoder.dim // heads)
+    qkv = torch.randn(shape, device=CUDA, dtype=torch.bfloat16)
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)  # as blocks hand them over
+    kinds = {"chosen": None, "flash": SDPBackend.FLASH_ATTENTION,
+             "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}  # fmt: skip
+    for kind, backend in [*kinds.items(), *kinds.items()]:
+        with nullcontext() if backend is None else sdpa_kernel(backend), torch.no_grad():
+            try:
+                taken = clock(lambda: F.scaled_dot_product_attention(query, key, value), 0.3)
+            except RuntimeError as error:  # it has none for this shape
+                say({"model": name, "attention": kind, "note": str(error).splitlines()[0]})
+            else:
+                say({"model": name, "batch": batch, "attention": kind, "ms": round(taken * 1e3, 3)})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["profile", "attainable", "memory"])
+    parser.add_argument("what", choices=["profile", "attainable", "memory", "attention"])
     parser.add_argument("--models", default="b16")
     parser.add_argument("--batches", default="256,1024")
     parser.add_argument("--eager", action="store_true")
@@ -164,6 +189,8 @@ def main() -> None:
         elif chosen.what == "attainable":
             rate = measured(name, "ours", batches[-1], "even", compiled=True, graph=False)["rate"]
             attainable(name, batches[-1], rate)
+        elif chosen.what == "attention":
+            attention(name, batches[-1])
         else:
             memory(name, batches)
 
