@@ -162,8 +162,12 @@ def attention(name: str, batch: int) -> None:
     shape = (batch, rows * columns, 3, heads, encoder.dim // heads)
     qkv = torch.randn(shape, device=CUDA, dtype=torch.bfloat16)
     query, key, value = qkv.permute(2, 0, 3, 1, 4)  # as blocks hand them over
-    kinds = {"chosen": None, "flash": SDPBackend.FLASH_ATTENTION,
-             "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}  # fmt: skip
+    kinds = {
+        "chosen": None,
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    }
     for kind, backend in [*kinds.items(), *kinds.items()]:
         with nullcontext() if backend is None else sdpa_kernel(backend), torch.no_grad():
             try:
