@@ -31,6 +31,13 @@ def test_figures__of_a_sweep_and_of_what_is_none() -> None:
     assert sweep.axes[0].get_xlabel() == "noise_std"
     (legend,) = sweep.legends
     assert {text.get_text() for text in legend.get_texts()} == {"sincos", "stop"}
+    noisy = {"stop": 0.2, "sincos": None}  # which only some have
+    more = [line | {"found": line["found"] | {"noise": noisy[line["group"]]}} for line in LINES]
+    plain, partly = figures(more, "sincos noise_std=0")["sweep"].axes[:2]
+    looks = {one.get_label(): one[0].get_color() for one in plain.containers}
+    assert {one.get_label(): one[0].get_color() for one in partly.containers} == {
+        "stop": looks["stop"]
+    }
     still = [line | {"swept": {}} for line in LINES]
     words = [line | {"swept": {"noise_on": "both"}} for line in LINES]
     assert list(figures(still, None)) == list(figures(words, None)) == ["results"]

@@ -21,21 +21,26 @@ def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> F
     wide = COLUMN * columns if columns < 3 else PAGE
     figure = Figure(figsize=(wide, (2.5 if columns < 3 else 2.1) * rows))
     drawn = figure.subplots(rows, columns, squeeze=False).ravel()
-    names = {tuple(series) for series in panels.values()}
+    names = list(dict.fromkeys(name for series in panels.values() for name in series))
+    shared = any(len(series) == len(names) for series in panels.values())
     for place, (panel, (title, series)) in enumerate(zip(drawn, panels.items(), strict=False)):
-        for number, (name, points) in enumerate(series.items()):
-            _draw(panel, name, points, number)
+        for name, points in series.items():
+            _draw(panel, name, points, names.index(name))  # one look in all panels
         panel.set(title=title, xlabel=along, ylabel=unit if place % columns == 0 else "")
         _spread(panel, [point.at for points in series.values() for point in points])
         panel.grid()
-        if len(series) > 1 and len(names) > 1:
+        if len(series) > 1 and not shared:
             panel.legend()
     for panel in drawn[len(panels) :]:
         panel.set_visible(False)
-    if len(names) == 1 and len(shared := names.pop()) > 1:  # above, where no curve can run into it
-        labelled = drawn[0].get_legend_handles_labels()
+    if shared and len(names) > 1:  # above, where no curve can run into it
+        full = max(
+            drawn[: len(panels)], key=lambda panel: len(panel.get_legend_handles_labels()[1])
+        )
         figure.legend(
-            *labelled, loc="outside upper center", ncols=min(len(shared), _ABREAST * columns)
+            *full.get_legend_handles_labels(),
+            loc="outside upper center",
+            ncols=min(len(names), _ABREAST * columns),
         )
     return figure
 
