@@ -5,7 +5,8 @@
 A table stands between `<!-- NAME BASELINE: column, column -->` and `<!-- end -->`, NAME being one
 folder of results/ or several, as `headline+pixels`. With `-` for a baseline there are no
 differences, with `pairs` those of the study; pairs that are written out, as `stop − sincos; stop 1
-− sincos 1`, are shown alone. Without columns all are shown. Curves are of results/*/runs.
+− sincos 1`, are shown alone. Without columns all are shown; names with commas are parted by `; `.
+Curves are of results/*/runs.
 """
 
 import re
@@ -39,7 +40,7 @@ def _table(found: re.Match[str]) -> str:
         if not found_there:
             raise ValueError(f"there are no lines in results/{one}")
     if columns is not None:
-        asked = columns.split(", ")
+        asked = columns.split("; " if "; " in columns else ", ")
         lines = [line | {"found": _only(line, asked)} for line in lines]
     if " − " in baseline:
         pairs = dict(pair.split(" − ") for pair in baseline.split("; "))

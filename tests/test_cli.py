@@ -100,6 +100,7 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
         "cannot be written": ["pretrain", str(photos), "--out", "/proc/run", *FAST],
         "there is no device 'gpu'": [*train, "--device", "gpu"],
         "device 'xpu' cannot be used: choose cpu": [*train, "--device", "xpu"],
+        "--epochs is no option but a setting: --set epochs=…": [*train, "--epochs", "3"],
         "there is no setting 'out'": [*train, "--set=out=elsewhere"],
         "holds something other than a demo": ["demo", "--out", str(full)],
         "exists already": [*features, str(full / "old.npz")],

@@ -1,11 +1,13 @@
 """Evaluations from the command line: every published layout in miniature, whole and broken."""
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -204,6 +206,38 @@ def test_probe__a_folder_without_a_test_part_is_split(
     assert json.loads(out)["details"] == {
         "neighbours": 3, "temperature": 0.07, "train_images": 18, "test_images": 6,
     }  # fmt: skip
+
+
+def test_knn__other_images_are_another_evaluation(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    """And the number says of how many it is."""
+    for name in ("one", "two"):
+        miniatures.labelled_folder(tmp_path / name)
+    train, tests = tmp_path / "one/train", [tmp_path / "one/val", tmp_path / "two/val"]
+    before = len(list((run / "evaluations").glob("*.json")))
+    for test in tests:
+        code, out, err = command("knn", run, "--train", train, "--test", test, "--neighbours=3")
+        assert code == 0, err
+        assert " train and " in out
+        assert " test images" in out
+    assert len(list((run / "evaluations").glob("*.json"))) == before + 2
+
+
+def test_knn__of_a_run_that_cannot_be_written(
+    run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    miniatures.labelled_folder(tmp_path / "photos")
+    monkeypatch.setattr("flexpredict.evaluate.results.write", refused)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, out, err = command("knn", run, "--data", tmp_path / "photos", "--neighbours=3")
+    assert code == 0
+    assert f"the result cannot be kept in {run}: Read-only file system" in err
+    assert "photos, knn (k3): " in out
 
 
 def test_probe__broken_inputs_get_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:

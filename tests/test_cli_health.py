@@ -75,6 +75,19 @@ def test_doctor__of_several_runs_says_a_sentence_each(run: Path, command: Comman
     assert one == json.loads(command("doctor", run, "--json")[1])
 
 
+def test_doctor__one_that_cannot_be_judged_hides_no_other(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "none").mkdir()
+    code, text, err = command("doctor", tmp_path / "none", run)
+    assert code == 2
+    assert "none is no run" in err
+    assert text.startswith(f"{run}: ")
+    code, text, _ = command("doctor", tmp_path / "none", run, "--json")
+    assert code == 2
+    assert [set(one) >= {"verdict"} for one in json.loads(text)["runs"]] == [True, False]
+
+
 def test_doctor__wrong_input_is_one_sentence(tmp_path: Path, run: Path, command: Command) -> None:
     (run / "metrics.jsonl").write_text("")
     cases = {"is no run": tmp_path, "has logged nothing yet": run}

@@ -1,5 +1,7 @@
 """Features of encoders, and every way to judge them."""
 
+import errno
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +30,7 @@ from flexpredict.evaluate.video import Following, evaluate_videos
 from flexpredict.files import check_empty
 from flexpredict.model.pixels import PixelMeans
 from flexpredict.model.vit import Encoder, Resize, Size
+from flexpredict.notice import Notice
 from flexpredict.progress import Tally
 from flexpredict.run_folder import CONFIG, EVALUATIONS
 
@@ -296,7 +299,14 @@ def _open(
 
 
 def _keep(run: str | Path, found: Evaluation) -> Evaluation:
-    results.write(folder_of(run), found)
+    try:
+        results.write(folder_of(run), found)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        warnings.warn(  # somebody else's run: the number is there all the same
+            Notice(f"the result cannot be kept in {folder_of(run)}: {error.strerror}"), stacklevel=2
+        )
     return found
 
 

@@ -72,7 +72,8 @@ def pretrain(
         probe, trouble = None, None
         if chosen.probe_data is not None and ranks.is_main:
             try:
-                labelled = open_source(chosen.probe_data, image_size=size, progress=progress)
+                where = _labelled_part(chosen.probe_data)
+                labelled = open_source(where, image_size=size, progress=progress)
                 probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
             except ValueError as error:
                 trouble = str(error)
@@ -81,6 +82,13 @@ def pretrain(
         return loop.train(
             chosen, source, Path(out), ranks, resume=resume, probe=probe, track=tracker
         )
+
+
+def _labelled_part(data: str) -> str:
+    """Of a folder with train/ and val/ or test/ the former: these are no classes."""
+    root = Path(data).expanduser()
+    parted = (root / "train").is_dir() and any((root / x).is_dir() for x in ("val", "test"))
+    return str(root / "train") if parted else data
 
 
 def _go_on(config: Path, recipe: str | None, settings: dict[str, Any]) -> Settings:

@@ -22,6 +22,7 @@ from flexpredict.cli import (
     studying,
 )
 from flexpredict.cli.shared import app, is_main
+from flexpredict.config import Settings
 from flexpredict.notice import Notice
 from flexpredict.train.loop import Interrupted
 
@@ -63,6 +64,9 @@ def main() -> None:
         takes = [name for one in error.ctx.command.params for name in one.opts] if error.ctx else []
         if "extra argument" in sentence and "=" in sentence and "--set" in takes:
             sentence += "; a setting is given as --set KEY=VALUE"
+        wrong = sentence.partition("No such option: --")[2].partition(" ")[0].replace("-", "_")
+        if wrong in Settings.model_fields and "--set" in takes:
+            sentence = f"--{wrong} is no option but a setting: --set {wrong}=…"
         _fail(f"{sentence}; see {command} --help", 2)
     except typer.Abort:
         sys.exit(1)

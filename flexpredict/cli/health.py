@@ -25,19 +25,27 @@ def doctor(
 
     Example: `flexpredict doctor run/`
     """
-    found = {run: flexpredict.doctor(run) for run in runs}
+    found, failed = {}, {}
+    for run in runs:
+        try:
+            found[run] = flexpredict.doctor(run)
+        except ValueError as error:
+            failed[run] = str(error)
     if as_json:
         said = [
             {"run": str(run), **asdict(diagnosis), "healthy": healthy,
              "gauges": {one.gauge: one._asdict() for one in gauges}}
             for run, (diagnosis, gauges, healthy) in found.items()
         ]  # fmt: skip
-        print_json(said[0] if len(runs) == 1 else {"runs": said})
-        return
-    for run, (diagnosis, gauges, healthy) in found.items():
+        said += [{"run": str(run), "error": sentence} for run, sentence in failed.items()]
+        if len(runs) > 1 or not failed:
+            print_json(said[0] if len(runs) == 1 else {"runs": said})
+    for run, (diagnosis, gauges, healthy) in {} if as_json else found.items():
         print(f"{run}: " + "\n  ".join(diagnosis.sentences))
         if len(runs) == 1 and gauges:
             _print_gauges(gauges, healthy)
+    if failed:  # the others have been judged
+        raise ValueError("; ".join(failed.values()))
 
 
 def _print_gauges(gauges: Sequence[Reading], healthy_runs: str | None) -> None:

@@ -23,7 +23,22 @@ def print_accuracy(found: Evaluation) -> None:
     print(f"{found.task}, {found.method} ({found.protocol}{budget}): {value}")
     if also:
         print(f"  {', '.join(also)}")
-    print(f"  {found.encoder} encoder, layers {found.layers}; {found.note}")
+    print(f"  {found.encoder} encoder, layers {_layers(found)}{_asked(found)}; {found.note}")
+
+
+def _layers(found: Evaluation) -> str:
+    several = isinstance(found.layers, list)
+    return f"{', '.join(map(str, found.layers))} by draw" if several else str(found.layers)  # type: ignore[arg-type]
+
+
+def _asked(found: Evaluation) -> str:
+    """What was asked for unlike the protocol, and how many images there were."""
+    parts = [f"{key}={value}" for key, value in sorted(found.variant.items())]
+    if {"train_images", "test_images"} <= found.details.keys():
+        parts.append(
+            "{train_images:,} train and {test_images:,} test images".format(**found.details)
+        )
+    return "".join(f", {part}" for part in parts)
 
 
 def print_boxes(found: Evaluation) -> None:

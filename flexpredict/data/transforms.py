@@ -92,5 +92,5 @@ def read_pixels(source: Source, index: int, channels: int) -> Pixels:
     except (BadImage, OSError) as error:
         raise ValueError(
             f"{source.name(index)} cannot be used: {error}; repair it or take it out, as an "
-            f"evaluation leaves no image out by itself"
+            f"evaluation leaves no image out by itself (`flexpredict data inspect` names all such)"
         ) from None

@@ -136,15 +136,18 @@ def open_task(
                     f"task {name} needs the published list {task.labels} in {data}; another "
                     f"budget can be asked for with --labels"
                 )
-        other = str(data) if name.startswith("scenes-") and data is not None else ""
+        file = data is not None and Path(data).expanduser().is_file()  # one of several, perhaps
+        other = ""
+        if data is not None and (name.startswith("scenes-") or file):
+            other = _resolved(data)
         return _labelled(name, task, pair[0], pair[1], budget, other)
-    given = Path(data or train or ".").expanduser()
-    where = str(given.resolve() if given.exists() else given)  # or the name of a set
     if train is not None and test is not None:
         pair = [open_source(part, image_size=image_size) for part in (train, test)]
-        return _labelled(_called(where), FOLDER, pair[0], pair[1], "all", where)
+        both = f"{_resolved(train)}, tested on {_resolved(test)}"
+        return _labelled(_called(_resolved(train)), FOLDER, pair[0], pair[1], "all", both)
     if data is None:
         raise ValueError("no images were named: give --task, --data, or --train and --test")
+    where = _resolved(data)
     stem = _called(where)
     if str(data).endswith(".npz") or str(data) in NAMES:
         pair = [open_source(f"{data}:{split}") for split in ("train", "val")]
@@ -162,6 +165,11 @@ def open_task(
         )
     pair = [SubsetSource(whole, kept), SubsetSource(whole, held)]
     return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
+
+
+def _resolved(data: str | Path) -> str:
+    given = Path(data).expanduser()
+    return str(given.resolve() if given.exists() else given)  # or the name of a set
 
 
 def _called(where: str) -> str:

@@ -116,7 +116,7 @@ RULES = (
         "starved",
         (_above("data_wait", "{value} of the time is spent waiting for images"),),
         "training waits for images",
-        "Raise workers, set hold=ram, or pack the images by `flexpredict data shard`.",
+        "Raise workers, set hold=ram, or pack the images by flexpredict data shard.",
     ),
     Rule(
         "stalled",
@@ -132,7 +132,7 @@ RULES = (
         "under-trained",
         (_above("lag", "the target encoder is {value} as far behind as it ever was"),),
         "the run ended before the target encoder had caught up",
-        "Train for more steps (`--resume` with a larger steps or epochs goes on), or lower ema.",
+        "Train for more steps (--resume with a larger steps or epochs goes on), or lower ema.",
     ),
 )
 
@@ -200,7 +200,9 @@ def _too_little(settings: Settings, lines: Sequence[Line]) -> tuple[str, list[st
     if not gauged:
         return sentence, seen, ""
     done = progress_of(settings, lines[-1]) >= 1
-    remedy = "Set gauge_every lower for runs so short." if done else "Wait: it is gauged again."
+    remedy = "Set gauge_every lower for runs so short."
+    if not done:
+        remedy = "Wait until it is gauged again, or go on with --resume where it was stopped."
     return sentence, seen, remedy
 
 

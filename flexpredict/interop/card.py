@@ -44,9 +44,11 @@ def card(
     height, width = (side * encoder.patch_size for side in encoder.grid)
     shape = encoder.architecture
     library = {"huggingface": "transformers", "timm": "timm"}.get(to, "flexpredict")
+    noisy = settings is None or (settings.stochastic and settings.noise_std > 0)
+    tags = ["self-supervised", "ijepa", *(["stop"] if noisy else [])]
     parts = [
         f"---\nlicense: {licence or 'other'}\nlibrary_name: {library}\n"
-        f"pipeline_tag: image-feature-extraction\ntags: [self-supervised, ijepa, stop]\n---\n",
+        f"pipeline_tag: image-feature-extraction\ntags: [{', '.join(tags)}]\n---\n",
         f"# {name}\n",
         f"A Vision Transformer of width {encoder.dim}, depth {shape['depth']} and {shape['heads']} "
         f"heads, patches of {encoder.patch_size} px, {encoder.in_channels} channels, {height}x"
@@ -105,7 +107,7 @@ def _evaluations(run: Path) -> list[str]:
     rows = [
         [
             one["task"],
-            f"{one['method']} ({one['protocol']})",
+            ", ".join([f"{one['method']} ({one['protocol']})", *_asked(one)]),
             one["labels"],
             one["encoder"],
             ", ".join(
@@ -117,6 +119,11 @@ def _evaluations(run: Path) -> list[str]:
         for one in found
     ]
     return ["## Evaluations\n", _table(["task", "method", "labels", "encoder", "result"], rows)]
+
+
+def _asked(one: Mapping[str, Any]) -> list[str]:
+    """What tells two evaluations of one protocol apart."""
+    return [f"{key}={value}" for key, value in sorted(one.get("variant", {}).items())]
 
 
 def _licence(described: Mapping[str, Any]) -> str:

@@ -146,6 +146,11 @@ class Encoder(nn.Module):
         self, images: Tensor, keep: Tensor | None = None, *, resize: Resize = "recompute"
     ) -> Tensor:
         """Patch embeddings with their positions. A kept token carries its true position."""
+        if images.ndim != 4:
+            raise ValueError(
+                f"the encoder takes images as (B, {self.in_channels}, H, W), not "
+                f"{tuple(images.shape)}: of one image make a batch by image[None]"
+            )
         height, width = images.shape[-2:]
         if images.shape[1] != self.in_channels:
             raise ValueError(

@@ -37,7 +37,8 @@ def figure3(runs: Sequence[Run]) -> Drawn:
             panels[label], numbers[label] = lines, _numbers(lines)
     if not panels:
         raise NotDrawn(
-            "Figure 3 needs one evaluation of at least two runs that differ in noise_std"
+            "Figure 3 needs one evaluation of at least two runs that differ in noise_std, and in "
+            "nothing else but positions and seed"
         )
     caption = (
         "Test accuracy against noise_std. Dots are seeds, bars one standard deviation over them."

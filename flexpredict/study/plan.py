@@ -1,5 +1,6 @@
 """What a study is: variants × seeds of one recipe, and what is measured of each run."""
 
+import difflib
 import hashlib
 import itertools
 import json
@@ -93,7 +94,9 @@ def read_study(name: str) -> Study:
         file = resources.files("flexpredict") / "study" / "studies" / f"{name}.yaml"
         text = file.read_text("utf-8")
     else:
-        raise ValueError(f"there is no study {name!r}: choose one of {', '.join(study_names())}")
+        near = difflib.get_close_matches(name, study_names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(study_names())}"
+        raise ValueError(f"there is no study {name!r}: {hint}")
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:

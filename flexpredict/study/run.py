@@ -89,8 +89,8 @@ def _make(
 ) -> None:
     orders, jobs = {folder: run.order() for folder, run in waiting.items()}, min(jobs, len(waiting))
     say(
-        f"{len(waiting)} runs to make, {jobs} at once: what each says, first how long it takes and "
-        f"how much memory, goes to {books[0].out}/worker-*.log"
+        f"{len(waiting)} runs to make or to measure, {jobs} at once: what they say, first how long "
+        f"they take and how much memory, goes to {books[0].out}/worker-*.log"
     )
     with Pool(jobs, books[0].out, device) as pool, StopSignal() as stop:
         title = books[0].study.title if len(books) == 1 else f"{len(books)} studies"
@@ -192,10 +192,12 @@ class _Book:
             write_bytes(self.out / f"{name}.png", to_png(figure))
 
     def raise_failures(self) -> None:
-        for name, sentence in self.failed.items():
+        if self.failed:
+            (name, sentence), *more = self.failed.items()
+            also = f" (and {', '.join(other for other, _ in more)})" if more else ""
             raise RuntimeError(
-                f"{len(self.failed)} of {len(self.todo)} trials failed, the others are in "
-                f"{self.out / RESULTS}; {name}: {sentence}"
+                f"{len(self.failed)} of {len(self.todo)} trials failed, what was found is in "
+                f"{self.out / RESULTS}; {name}{also}: {sentence}"
             )
 
     def _in_order(self) -> list[dict[str, Any]]:

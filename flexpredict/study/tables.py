@@ -146,5 +146,5 @@ def difference_text(cell: Mapping[str, Any] | None) -> str:
     shown = f"{cell['difference']:+.3g}"
     if cell["interval"] is None:
         return shown
-    low, high = cell["interval"]
-    return f"{shown} [{low:+.3g}, {high:+.3g}]"
+    low, high = (f"{end:+.3g}" for end in cell["interval"])
+    return f"{shown} (in all pairs)" if low == high else f"{shown} [{low}, {high}]"

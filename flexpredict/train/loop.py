@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flexpredict import build
-from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings
+from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings, settings_from
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
 from flexpredict.data.sources import Source
@@ -25,7 +25,7 @@ from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 from flexpredict.progress import say
-from flexpredict.run_folder import CONFIG, set_aside
+from flexpredict.run_folder import CONFIG, METRICS, read_metrics, set_aside
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges, period
@@ -35,6 +35,7 @@ from flexpredict.train.step import step_of, unused_ways, ways_of
 from flexpredict.train.track import Track, start_tracker
 
 # A run may go on with other values of these; everything else makes it another run.
+_EARLIER = "metrics.earlier.jsonl"  # of a run that had to begin again
 _ROUNDING = {"accumulate", "grad_checkpointing"}  # what may help where memory ran out
 _FREE = WITHOUT_EFFECT | {"epochs", "steps"} | _ROUNDING
 
@@ -85,6 +86,7 @@ def _train(
 ) -> Result:
     device = ranks.device
     notes = []
+    _check_free(run, resume=resume)
     if resume and (run / CONFIG).exists():
         begun = read_settings(run / CONFIG)
         if other := settings.other_than(begun, _FREE):
@@ -113,7 +115,7 @@ def _train(
     trouble = None
     if ranks.is_main:
         try:
-            _check_folder(run, resume=resume)
+            _make_folder(run)
             lock.enter_context(alone_in(run))
         except BlockingIOError:
             trouble = f"another process trains in {run}: wait for it, or choose another --out"
@@ -127,6 +129,12 @@ def _train(
     scaler = compute.scaler
     state = checkpoint.restore(run, objective, optimizer) if resume else None
     first = state["step"] if state else 0
+    if resume and not state and ranks.is_main and (logged := read_metrics(run)):
+        (run / METRICS).replace(run / _EARLIER)
+        notes.append(
+            f"{run} had come to step {logged[-1]['step']}, but no checkpoint was saved: it begins "
+            f"again at the first, and what it had logged is in {_EARLIER}"
+        )
     for why in state["unreadable"] if state else ():
         notes.append(f"a checkpoint cannot be read, and an older one is used; {why}")
     if state and state.get("imported"):
@@ -134,6 +142,13 @@ def _train(
             f"{run} was imported and has no run to resume: start one from it with --init {run} and "
             f"another --out"
         )
+    if state and (saved := state.get("settings")):
+        begun = settings_from(saved, origin=f"the newest checkpoint of {run}")
+        if other := settings.other_than(begun, _FREE):
+            raise ValueError(
+                f"{run} was trained with {other}: put its {CONFIG} back as it was, or choose "
+                f"another --out"
+            )
     if state and state["images"] != len(source):
         raise ValueError(
             f"{run} was started on {state['images']} images, not {len(source)}: resume it on the "
@@ -182,6 +197,7 @@ def _train(
             extra = {
                 "images": len(source), "held": place, "scaler": scaler.state_dict(),
                 "coverage": coverage.state(), "seconds": time.monotonic() - started,
+                "settings": settings.model_dump(mode="json"),
             }  # fmt: skip
             try:
                 checkpoint.save(
@@ -295,8 +311,8 @@ def _is_due(done: int, settings: Settings, per_epoch: int, steps: int) -> bool:
     return done % every == 0 or done == steps
 
 
-def _check_folder(run: Path, *, resume: bool) -> None:
-    """Makes the run folder, or makes sure that the one that is there holds a run to go on with."""
+def _check_free(run: Path, *, resume: bool) -> None:
+    """A folder that is there holds nothing, or a run to go on with."""
     if (run / CONFIG).exists():
         if not resume:
             raise ValueError(
@@ -304,6 +320,9 @@ def _check_folder(run: Path, *, resume: bool) -> None:
             )
     elif run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise ValueError(f"{run} is not empty and holds no run: choose another --out")
+
+
+def _make_folder(run: Path) -> None:
     try:
         run.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=run):

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,23 @@ def test_pretrain__follows_a_labelled_folder(
     assert [line["step"] for line in lines] == [1, 5, 10, 12, 15]
     assert [line["step"] for line in lines if "knn" in line] == [12, 15]
     assert all(0 <= line["ridge"] <= 100 for line in lines if "knn" in line)
+
+
+def test_pretrain__train_and_val_are_no_classes(
+    pictures: np.ndarray, photos: Path, tmp_path: Path
+) -> None:
+    for part in ("train", "val"):
+        shutil.copytree(photos, tmp_path / "labelled" / part)
+    settings = {
+        "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "steps": 2,
+        "workers": 0, "device": "cpu",
+    }  # fmt: skip
+    found = []
+    for name, data in (("whole", "labelled"), ("train", "labelled/train")):
+        fp.pretrain(pictures, tmp_path / name, probe_data=str(tmp_path / data), **settings)
+        line = json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])
+        found.append((line["knn"], line["ridge"]))
+    assert found[0] == found[1]
 
 
 def test_online__tells_separable_classes_apart() -> None:

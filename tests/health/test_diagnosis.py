@@ -127,7 +127,7 @@ def test_few_lines__are_not_judged() -> None:
     assert diagnose(SETTINGS, _lines(spread_target=0.001)[:4]).verdict == "unknown"
     assert diagnose(SETTINGS, []).verdict == "unknown"
     begun, ended = _lines()[:4], _lines(4)
-    for lines, remedy in ((begun, "Wait: it is gauged"), (ended, "Set gauge_every low")):
+    for lines, remedy in ((begun, "Wait until it is gauged"), (ended, "Set gauge_every low")):
         found = diagnose(SETTINGS, lines)
         assert found.evidence == ["4 of its lines have gauges, and it takes 5"]
         assert found.remedy.startswith(remedy)

@@ -57,8 +57,10 @@ def test_study__what_does_not_fit_is_one_sentence(
 
 
 def test_study__an_unknown_name_lists_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no study 'tabel6': choose one of .*table6"):
+    with pytest.raises(ValueError, match=r"there is no study 'tabel6': did you mean table6\?"):
         read_study("tabel6")
+    with pytest.raises(ValueError, match=r"there is no study 'x': choose one of .*table6"):
+        read_study("x")
     with pytest.raises(ValueError, match="no such file"):
         read_study(str(tmp_path / "none.yaml"))
 

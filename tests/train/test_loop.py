@@ -194,6 +194,40 @@ def test_checkpoint__one_that_was_passed_over_pushes_no_sound_one_out(tmp_path: 
     assert (tmp_path / "checkpoints/passed-over-step-00000200" / checkpoint.MODEL).exists()
 
 
+def test_resume__a_run_that_never_saved_begins_again_and_says_so(
+    pictures: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    fp.pretrain(pictures, run, **SMALL)
+    shutil.rmtree(run / "checkpoints")
+    before = (run / "metrics.jsonl").read_text()
+    fp.pretrain(pictures, run, resume=True, **SMALL)
+    assert "had come to step 8, but no checkpoint was saved: it begins again" in (
+        capsys.readouterr().err
+    )
+    assert (run / "metrics.earlier.jsonl").read_text() == before
+    assert len(_losses(run)) == 8
+
+
+def test_resume__settings_that_were_edited_are_refused(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    fp.pretrain(pictures, run, **SMALL)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("noise_std: 0.25", "noise_std: 0.5"))
+    with pytest.raises(ValueError, match=r"was trained with noise_std=0.25, not 0.5: put its conf"):
+        fp.pretrain(pictures, run, resume=True, steps=10)
+
+
+def test_folder__that_is_taken_is_the_first_thing_said(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
+    fp.pretrain(pictures, tmp_path / "run", **SMALL)
+    with pytest.raises(ValueError, match="already holds a run"):
+        fp.pretrain(pictures, tmp_path / "run")  # whose batch of 256 these do not fill
+
+
 def test_resume__checkpoints_that_are_gone_are_missed(pictures: np.ndarray, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fp.pretrain(pictures, run, **SMALL)

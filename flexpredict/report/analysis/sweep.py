@@ -41,7 +41,8 @@ def series(runs: Sequence[Run], values: Mapping[str, float]) -> dict[str, list[P
     found: dict[tuple[str, ...], dict[str, dict[float, dict[str, float]]]] = {}
     for run in runs:
         if run.name in values:
-            group = tuple(f"{name}={getattr(run.settings, name)}" for name in others)
+            values_of = {name: getattr(run.settings, name) for name in others}
+            group = tuple(f"{name}={x}" for name, x in values_of.items() if x is not None)
             kinds = found.setdefault(group, {})
             points = kinds.setdefault(_kind(run), {})
             points.setdefault(run.noise_std, {})[run.name] = values[run.name]
