@@ -86,3 +86,18 @@ def test_recipes__expect_what_was_found(
     lines = read_results(ROOT / "results" / folder)
     found = estimate(list(values_of(lines, variant, column).values()))
     assert f"{found.mean:.1f} ± {found.std:.1f} %" in recipe_text(recipe)
+
+
+def test_readme__has_the_demo_as_it_was_found() -> None:
+    """`make demo` writes demo-run/results.json; ours is kept."""
+    found = json.loads((ROOT / "results" / "demo.json").read_text())
+    rows = {
+        "majority class": "majority", "pixel block means": "pixels",
+        "untrained encoder": "untrained", "deterministic positions": "deterministic",
+        "StoP": "stop",
+    }  # fmt: skip
+    text = (ROOT / "README.md").read_text()
+    for name, key in rows.items():
+        numbers = [found[key][task] for task in ("count", "dist", "class")]
+        cells = " | ".join(f"{number:.1f}" for number in [*numbers, sum(numbers) / 3])
+        assert f"| {name} | {cells} |" in text
