@@ -14,6 +14,7 @@ from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.engine.distributed import pick_device, processes
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.online import OnlineProbe
+from flexpredict.evaluate.tasks import parts_of
 from flexpredict.health.diagnosis import Diagnosis, diagnose, steps_of
 from flexpredict.health.reference import Reading, readings, reference_of
 from flexpredict.model.vit import Encoder
@@ -72,7 +73,8 @@ def pretrain(
         probe, trouble = None, None
         if chosen.probe_data is not None and ranks.is_main:
             try:
-                where = _labelled_part(chosen.probe_data)
+                parts = parts_of(Path(chosen.probe_data).expanduser())
+                where = parts[0] if parts else chosen.probe_data
                 labelled = open_source(where, image_size=size, progress=progress)
                 probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
             except ValueError as error:
@@ -82,13 +84,6 @@ def pretrain(
         return loop.train(
             chosen, source, Path(out), ranks, resume=resume, probe=probe, track=tracker
         )
-
-
-def _labelled_part(data: str) -> str:
-    """Of a folder with train/ and val/ or test/ the former: these are no classes."""
-    root = Path(data).expanduser()
-    parted = (root / "train").is_dir() and any((root / x).is_dir() for x in ("val", "test"))
-    return str(root / "train") if parted else data
 
 
 def _go_on(config: Path, recipe: str | None, settings: dict[str, Any]) -> Settings:

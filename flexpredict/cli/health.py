@@ -40,10 +40,11 @@ def doctor(
         said += [{"run": str(run), "error": sentence} for run, sentence in failed.items()]
         if len(runs) > 1 or not failed:
             print_json(said[0] if len(runs) == 1 else {"runs": said})
-    for run, (diagnosis, gauges, healthy) in {} if as_json else found.items():
-        print(f"{run}: " + "\n  ".join(diagnosis.sentences))
-        if len(runs) == 1 and gauges:
-            _print_gauges(gauges, healthy)
+    else:
+        for run, (diagnosis, gauges, healthy) in found.items():
+            print(f"{run}: " + "\n  ".join(diagnosis.sentences))
+            if len(runs) == 1 and gauges:
+                _print_gauges(gauges, healthy)
     if failed:  # the others have been judged
         raise ValueError("; ".join(failed.values()))
 

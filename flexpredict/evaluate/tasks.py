@@ -136,10 +136,9 @@ def open_task(
                     f"task {name} needs the published list {task.labels} in {data}; another "
                     f"budget can be asked for with --labels"
                 )
-        file = data is not None and Path(data).expanduser().is_file()  # one of several, perhaps
         other = ""
-        if data is not None and (name.startswith("scenes-") or file):
-            other = _resolved(data)
+        if data is not None and (name.startswith("scenes-") or Path(data).expanduser().is_file()):
+            other = _resolved(data)  # a task may be in several files
         return _labelled(name, task, pair[0], pair[1], budget, other)
     if train is not None and test is not None:
         pair = [open_source(part, image_size=image_size) for part in (train, test)]
@@ -153,9 +152,8 @@ def open_task(
         pair = [open_source(f"{data}:{split}") for split in ("train", "val")]
         return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
     root = Path(data).expanduser()
-    parts = [root / part for part in ("val", "test") if (root / part).is_dir()]
-    if (root / "train").is_dir() and parts:
-        pair = [open_source(root / "train"), open_source(parts[0])]
+    if (parts := parts_of(root)) is not None:
+        pair = [open_source(part) for part in parts]
         return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
     whole = open_source(root if root.exists() else data)  # or `NAME:SPLIT`
     kept, held = held_out(labels_of(whole, str(root)), _TEST_SHARE, 0)
@@ -165,6 +163,12 @@ def open_task(
         )
     pair = [SubsetSource(whole, kept), SubsetSource(whole, held)]
     return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
+
+
+def parts_of(root: Path) -> tuple[Path, Path] | None:
+    """The folders for training and test of one that has both: these are no classes."""
+    tests = [root / part for part in ("val", "test") if (root / part).is_dir()]
+    return (root / "train", tests[0]) if (root / "train").is_dir() and tests else None
 
 
 def _resolved(data: str | Path) -> str:
