@@ -54,17 +54,14 @@ def _headline(stage: str, jobs: int) -> Work:
     return Work(stage, 120, f"{HERE / 'headline.py'} {{work}}/results {stage} --jobs {jobs}")
 
 
+BOTH = "--masks even,paper"
 QUEUE: list[list[Work]] = [
     # The step: rates against the reference, each with the attainable rate of the same process.
-    [_step("rate-b16", 80, "rate --models b16 --batches 1024 --ways compiled,eager")],
-    [_step("rate-l16", 90, "rate --models l16 --batches 1024 --reference 512")],
-    [_step("rate-h14", 130, "rate --models h14 --batches 384 --reference 256")],
-    [_step("paper-l16", 80, "rate --models l16 --batches 1024 --reference 512 --masks paper")],
-    [_step("paper-h14", 110, "rate --models h14 --batches 384 --reference 256 --masks paper")],
-    [_step("paper-b16", 70, "rate --models b16 --batches 1024 --masks paper --ways eager")],
-    [_step("noise-b16", 60, "noise --models b16 --batches 256 --ways compiled")],
+    [_step("rate-b16", 90, f"rate --models b16 --batches 1024 --ways compiled,eager {BOTH}")],
+    [_step("rate-l16", 110, f"rate --models l16 --batches 1024 --reference 512 {BOTH}")],
+    [_step("rate-h14", 130, f"rate --models h14 --batches 384 --reference 256 {BOTH}")],
+    [_step("noise-b16", 80, "noise --models b16 --batches 256 --ways compiled")],
     [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
-    [Work("attention", 40, f"{HERE / 'step_anatomy.py'} attention --models l16,h14 --batches 512")],
     # Health: five seeds of every small recipe; beside them what needs no quiet machine.
     [
         _study("seeds", "seeds-t4 seeds-s96", 4),
@@ -74,8 +71,9 @@ QUEUE: list[list[Work]] = [
         Work("tests", 150, "-m pytest -m gpu -q"),
     ],
     # Evidence.
+    [_study("mae", "mae", 4)],
     [_headline("beside", 4)],
-    [_study("ablations", "mae figure3 figure4", 6)],
+    [_study("ablations", "figure3 figure4", 6)],
     [_headline("long-headline", 4)],
     [_headline("paper-noise", 4)],
     [_study("tables", "table6 table8 tied form norm augmentation masks effective-batch", 6)],

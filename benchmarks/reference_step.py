@@ -131,7 +131,8 @@ def difference_to_transformers(encoder: Encoder, reference: PlainStep) -> float:
         layer_norm_eps=1e-6,
         hidden_act="gelu",
     )
-    theirs = IJepaModel(config, add_pooling_layer=False).eval().to(encoder.pos_embed.device)
+    with encoder.pos_embed.device:  # drawing a ViT-H on a CPU takes half a minute
+        theirs = IJepaModel(config, add_pooling_layer=False).eval()
     theirs.load_state_dict(_renamed(encoder, list(theirs.state_dict())), strict=True)
     images = torch.randn(2, 3, config.image_size, config.image_size, device=encoder.mean.device)
     expected = theirs(pixel_values=images).last_hidden_state

@@ -3,8 +3,6 @@
 Masks and noise are drawn before the clock starts.
 """
 
-import copy
-import functools
 import gc
 import json
 import statistics
@@ -48,18 +46,11 @@ class Given(Draws):
 
 
 def setting(name: str, masking: str = "even", **more: object) -> tuple[IJepa, Settings]:
-    objective, settings = _drawn(name, **more)
-    objective = copy.deepcopy(objective).to(CUDA).train()
-    return objective, settings.model_copy(update={"masking": masking})
-
-
-@functools.cache
-def _drawn(name: str, **more: object) -> tuple[IJepa, Settings]:
-    """First weights are drawn on the CPU, which takes half a minute for a ViT-H."""
-    settings = settings_from({**MODELS[name], "positions": "stop", **more})
-    objective = build.build_objective(settings)
+    settings = settings_from({**MODELS[name], "positions": "stop", "masking": masking, **more})
+    with CUDA:  # drawing a ViT-H on a CPU takes half a minute
+        objective = build.build_objective(settings)
     assert isinstance(objective, IJepa)
-    return objective, settings
+    return objective.train(), settings
 
 
 def masks_for(settings: Settings, objective: IJepa, batch: int, seed: int) -> Masks:
