@@ -65,7 +65,7 @@ QUEUE: list[list[Work]] = [
     # Health: five seeds of every small recipe; beside them what needs no quiet machine.
     [
         _study("seeds", "seeds-t4 seeds-s96", 4),
-        _step("loss-b16", 90, "loss --models b16 --batches 64"),
+        _step("loss-b16", 90, "loss --models b16 --batches 64 --seed 1"),
         _step("loss-l16", 120, "loss --models l16 --batches 16"),
         _step("loss-h14", 150, "loss --models h14 --batches 8"),
         Work("tests", 150, "-m pytest -m gpu -q"),
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="these alone, and not the whole queue")
     parser.add_argument("--seconds", type=float, required=True, help="that this call may take")
     parser.add_argument("--home", type=Path, required=True, help="where what is kept goes")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if unknown := set(given.names) - {one.name for wave in QUEUE for one in wave}:
         parser.error(f"nothing is called {unknown.pop()!r} here")
     work = given.work.resolve()

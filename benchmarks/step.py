@@ -159,7 +159,7 @@ def overhead(name: str, batch: int, repeats: int, *, compiled: bool) -> None:
     })  # fmt: skip
 
 
-def losses(name: str, batch: int, steps: int) -> None:
+def losses(name: str, batch: int, steps: int, seed: int) -> None:
     """Loss differences to the reference over some steps, beside the reference's own rounding."""
     runs: dict[str, list[float]] = {}
     for kind, dtype in (
@@ -186,12 +186,12 @@ def losses(name: str, batch: int, steps: int) -> None:
             ) -> object:
                 return plain(images, masks, noise * std)
 
-        generator, found = torch.Generator(CUDA).manual_seed(0), []
+        generator, found = torch.Generator(CUDA).manual_seed(seed), []
         for number in range(steps):
             low = torch.rand(batch, 3, 8, 8, device=CUDA, generator=generator)
             size = settings.image_size
             images = torch.nn.functional.interpolate(low, size, mode="bicubic").clamp(0, 1) * 255
-            masks = masks_for(settings, objective, batch, number)
+            masks = masks_for(settings, objective, batch, seed * steps + number)
             shape = (*masks.targets.shape, objective.encoder.dim)
             noise = torch.randn(shape, device=CUDA, generator=generator)
             found.append(float(step(images.to(torch.uint8), masks, noise)))  # type: ignore[arg-type]
@@ -202,7 +202,8 @@ def losses(name: str, batch: int, steps: int) -> None:
     to_bf16 = (torch.tensor(runs["ours"]) - torch.tensor(runs["bfloat16"])).abs()
     to_exact = (torch.tensor(runs["ours"]) - exact).abs()
     say({
-        "model": name, "steps": steps, "loss": [runs["float32"][0], runs["float32"][-1]],
+        "model": name, "seed": seed, "steps": steps,
+        "loss": [runs["float32"][0], runs["float32"][-1]],
         "reference bf16 - float32": [float(rounding.mean()), float(rounding.max())],
         "ours - reference bf16": [float(to_bf16.mean()), float(to_bf16.max())],
         "ours - reference float32": [float(to_exact.mean()), float(to_exact.max())],
@@ -220,6 +221,9 @@ def main() -> None:
     parser.add_argument("--ways", default="compiled", help="of our side: compiled, eager or both")
     parser.add_argument("--runs", default="4", help="at once")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the images, masks and noise of loss"
+    )
     chosen = parser.parse_args()
     names = chosen.models.split(",")
     batches = [int(batch) for batch in chosen.batches.split(",")]
@@ -237,7 +241,7 @@ def main() -> None:
             for way in chosen.ways.split(","):
                 overhead(name, batches[-1], 30, compiled=way == "compiled")
         elif chosen.what == "loss":
-            losses(name, batches[0], chosen.steps)
+            losses(name, batches[0], chosen.steps, chosen.seed)
 
 
 if __name__ == "__main__":

@@ -15,23 +15,30 @@ from flexpredict.model.predictor import Predictor
 from flexpredict.model.vit import Encoder
 
 
-def rankme(features: Tensor) -> float:
-    """The effective rank of features (images, D): e to the entropy of their singular values.
+def gram(features: Tensor) -> Tensor:
+    """Products of all features (images, D) with each other, or of all columns if these are fewer.
 
-    Between 1 and the smaller side (RankMe, arXiv 2210.02885). Computed on the CPU from the smaller
-    Gram matrix by one thread: a GPU, or many threads, take longer for a matrix of this size.
+    Its eigenvalues are the squares of the features' singular values.
     """
-    rows = features.detach().double().cpu()
-    if not rows.isfinite().all():
+    rows = features.detach().double()
+    return rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
+
+
+def rankme(products: Tensor) -> float:
+    """The effective rank of features, from their `gram`: e to the entropy of their singular values.
+
+    Between 1 and the smaller side (RankMe, arXiv 2210.02885). Computed by one thread of the CPU: a
+    GPU, or many threads, take longer for a matrix of this size.
+    """
+    products = products.cpu()
+    if not products.isfinite().all():
         return math.nan
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        gram = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
-        singular = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
+        return effective_rank(torch.linalg.eigvalsh(products).clamp(min=0).sqrt())
     finally:
         torch.set_num_threads(threads)
-    return effective_rank(singular)
 
 
 def effective_rank(values: Tensor) -> float:

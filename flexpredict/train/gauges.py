@@ -3,7 +3,8 @@
 Nothing that is trained or drawn depends on them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,10 @@ _IMAGES = 256  # or a batch of training, if that is smaller: gauging costs about
 _SELDOM, _OFTEN, _TIMES = 300, 5, 15
 _AT_ONCE_ON_CPU = 64  # they stay in its cache
 
+_RANK = "rankme_"
+
 Values = dict[str, Tensor]
+Pending = Callable[[], dict[str, Any]]
 
 
 def period(settings: Settings, steps: int) -> int:
@@ -65,32 +69,58 @@ class Gauges:
                 self._parts.append((some[: len(view.masks)], fixed))
                 some = some[len(view.masks) :]
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._found: tuple[Values, Values] | None = None
+        self._found: Values = {}
+        self._all = torch.empty(0)  # the same, one after the other
+        self._beside = ThreadPoolExecutor(max_workers=1)
         self._graphed = step.graph
 
     def __call__(self) -> dict[str, Any]:
         """Gauges by name: numbers, or lists of them."""
-        features, values = self._measure()
-        ranks = {f"rankme_{name}": health.rankme(part) for name, part in features.items()}
-        return ranks | {name: value.tolist() for name, value in values.items()}
+        return self.begin()()
 
-    def _measure(self) -> tuple[Values, Values]:
-        """Where the step is a CUDA graph, so are these; the weights lie where they lay."""
+    def begin(self) -> Pending:
+        """Sets the device to work, and gives what waits for it.
+
+        Beside a captured step, a thread computes what is left for the CPU: otherwise the device
+        would stand still meanwhile, for longer than it takes to gauge.
+        """
+        self._measure()
+        if self._graph is None:
+            found = self._named(self._all.cpu())
+            return lambda: found
+        values, copied = self._all.to("cpu", non_blocking=True), torch.cuda.Event()
+        copied.record()
+
+        def named() -> dict[str, Any]:
+            copied.synchronize()
+            return self._named(values)
+
+        return self._beside.submit(named).result
+
+    def _measure(self) -> None:
+        """Where the step is a CUDA graph, so is this; the weights lie where they lay."""
         if self._graph is not None:
             self._graph.replay()
-        elif not self._graphed or self._found is None:  # the first time makes kernels ready
-            self._found = self._compute()
+        elif not self._graphed or not self._found:  # the first time makes kernels ready
+            self._compute()
         else:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                self._found = self._compute()
+                self._compute()
             self._graph.replay()
-        assert self._found is not None
-        return self._found
+
+    def _named(self, values: Tensor) -> dict[str, Any]:
+        shapes = [value.shape for value in self._found.values()]
+        parts = values.split([shape.numel() for shape in shapes])
+        found = {n: p.view(shape) for n, p, shape in zip(self._found, parts, shapes, strict=True)}
+        return {
+            name: health.rankme(value) if name.startswith(_RANK) else value.tolist()
+            for name, value in found.items()
+        }
 
     @torch.no_grad()
-    def _compute(self) -> tuple[Values, Values]:
-        """Features of each encoder, (images, D), and all that is computed on the device."""
+    def _compute(self) -> None:
+        """All that is computed on the device; of ranks the products that they are made from."""
         objective = self._objective.eval()
         try:
             # Shapes of their own are not worth compiling.
@@ -108,6 +138,7 @@ class Gauges:
             draws.rewind()
         values: Values = {}
         for name, part in features.items():
+            values[f"{_RANK}{name}"] = health.gram(part)
             values[f"spread_{name}"] = health.spread(part)
             values[f"cosine_{name}"] = health.mean_cosine(part)
         if "context" in self._encoders:
@@ -115,7 +146,8 @@ class Gauges:
                 self._encoders["context"], self._encoders["target"]
             )
         values |= health.noise_gauges(objective.predictor, context.float())
-        return features, values | self._losses(errors)
+        self._found = values | self._losses(errors)
+        self._all = torch.cat([value.double().flatten() for value in self._found.values()])
 
     def _losses(self, errors: Sequence[Tensor]) -> Values:
         grid = self._objective.encoder.grid

@@ -270,11 +270,13 @@ def _train(
                 }
                 finite = math.isfinite(value)
                 if monitor is not None:
+                    pending = None
                     if gauge and gauges is not None and finite:
-                        metrics |= gauges() | coverage.gauges()
+                        metrics |= coverage.gauges()
+                        pending = gauges.begin()
                     if look and probe is not None and finite:
                         metrics |= probe(objective.encoders["target"])
-                    monitor.log(metrics)
+                    monitor.log(metrics, pending)
                 if not finite:
                     kept = checkpoint.newest(run)
                     raise FloatingPointError(
@@ -285,6 +287,8 @@ def _train(
                 logged_at, logged_step = time.monotonic(), done
             told = ranks.any(stop.received)
             if told or done % settings.checkpoint_every == 0 or done == schedule.steps:
+                if monitor is not None:
+                    monitor.flush()  # a run that goes on from here has all its lines
                 save(done)
             if told and done < schedule.steps:
                 raise Interrupted(

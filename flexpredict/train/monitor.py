@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +55,7 @@ class Monitor:
         self._settings, self._tracker = settings, tracker
         self._verdict = diagnose(settings, self._gauged).verdict
         self._bars = Bars({name: total})
+        self._waiting: Callable[[], None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +66,7 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.flush()
         self._bars.close()
         if self._tracker is not None:
             self._tracker.close()
@@ -74,8 +76,26 @@ class Monitor:
         """Moves the bar."""
         self._bars.update(self._name, step)
 
-    def log(self, metrics: Mapping[str, Any]) -> None:
-        """One line, with at least `step` and `loss`; what is not finite becomes null."""
+    def log(
+        self, metrics: Mapping[str, Any], pending: Callable[[], Mapping[str, Any]] | None = None
+    ) -> None:
+        """One line, with at least `step` and `loss`; what is not finite becomes null.
+
+        pending: gives what is still to come; such a line is written before the next, or by `flush`.
+        """
+        self.flush()
+        if pending is None:
+            self._write(metrics)
+        else:
+            self._waiting = lambda: self._write({**metrics, **pending()})
+
+    def flush(self) -> None:
+        """Writes what still waits."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting()
+
+    def _write(self, metrics: Mapping[str, Any]) -> None:
         line = {name: _finite(value) for name, value in metrics.items()}
         self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
         if self._tracker is not None:

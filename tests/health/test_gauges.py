@@ -33,13 +33,15 @@ def test_rankme__is_e_to_the_entropy_of_singular_values(shape: tuple[int, int]) 
     share = np.linalg.svd(features, compute_uv=False)
     share /= share.sum()
     expected = math.exp(-(share * np.log(share)).sum())
-    assert gauges.rankme(torch.from_numpy(features)) == pytest.approx(expected, rel=1e-9)
+    assert gauges.rankme(gauges.gram(torch.from_numpy(features))) == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 def test_rankme__counts_equal_directions() -> None:
-    assert gauges.rankme(torch.eye(7)) == pytest.approx(7)
-    assert gauges.rankme(torch.ones(20, 7)) == pytest.approx(1, abs=1e-6)
-    assert math.isnan(gauges.rankme(torch.full((3, 3), math.inf)))
+    assert gauges.rankme(gauges.gram(torch.eye(7))) == pytest.approx(7)
+    assert gauges.rankme(gauges.gram(torch.ones(20, 7))) == pytest.approx(1, abs=1e-6)
+    assert math.isnan(gauges.rankme(gauges.gram(torch.full((3, 3), math.inf))))
 
 
 def test_spread_and_cosine() -> None:

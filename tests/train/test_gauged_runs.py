@@ -99,7 +99,7 @@ def test_gauges__agree_with_the_objective(pictures: np.ndarray) -> None:
     assert found["fixed_loss"] == pytest.approx(loss, rel=1e-5)
     assert np.mean(found["loss_by_block"]) == pytest.approx(loss, rel=1e-5)
     features = objective.target_encoder.features(images)  # type: ignore[operator, union-attr]
-    assert found["rankme_target"] == pytest.approx(health.rankme(features), rel=1e-4)
+    assert found["rankme_target"] == pytest.approx(health.rankme(health.gram(features)), rel=1e-4)
     assert found["spread_target"] == pytest.approx(float(health.spread(features)), rel=1e-4)
     assert objective.training
 

@@ -48,6 +48,26 @@ def test_warnings__once_when_a_run_falls_ill_and_again_after_it_was_well(
     assert "warning:" not in capsys.readouterr().err
 
 
+def test_lines__what_is_still_to_come_is_written_in_its_order(tmp_path: Path) -> None:
+    """Before the next line, by flush, and at the end; never twice."""
+
+    def steps() -> list[tuple[int, float | None]]:
+        lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        return [(line["step"], line.get("rankme_target")) for line in map(json.loads, lines)]
+
+    plain = {"epoch": 0.0, "loss": 0.3, "images_per_second": 1.0}
+    with Monitor(tmp_path, settings_from({"steps": 100}), first=0, total=100) as monitor:
+        monitor.log({"step": 1, **plain}, lambda: {"rankme_target": 3.0})
+        assert steps() == []
+        monitor.log({"step": 2, **plain})
+        assert steps() == [(1, 3.0), (2, None)]
+        monitor.log({"step": 3, **plain}, lambda: {"rankme_target": 4.0})
+        monitor.flush()
+        assert steps() == [(1, 3.0), (2, None), (3, 4.0)]
+        monitor.log({"step": 4, **plain}, lambda: {"rankme_target": 5.0})
+    assert steps() == [(1, 3.0), (2, None), (3, 4.0), (4, 5.0)]
+
+
 def test_plain_lines__few_seconds_few_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
