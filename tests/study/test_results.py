@@ -77,6 +77,7 @@ def test_study__tables_fit_the_terminal(
     [
         ("small/stop-vit-t8-64", "seeds", "stop", "held out, kNN"),
         ("small/stop-vit-t4-64", "seeds-t4", "stop", "held out, kNN"),
+        ("small/stop-vit-s8-96", "seeds-s96", "stop", "held out, kNN"),
         *(("small/stop-vit-s8-64", "headline", "stop", name) for name in ("1 %", "100 %", "kNN")),
     ],
 )
