@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
 Range = tuple[float, float]
+Place = Annotated[str, AfterValidator(lambda place: place.rstrip("/") or place)]  # photos = photos/
 _SEEDS = 2**63  # what a 64-bit word holds
 
 
@@ -93,7 +94,7 @@ class Settings(BaseModel):
     min_context: Annotated[int, Field(ge=0)] = 10  # `paper`: more than this many patches
     mask_ratio: Share = 0.75  # `random`
 
-    data: str | None = None  # where the images come from, if not said otherwise
+    data: Place | None = None  # where the images come from, if not said otherwise
     augment: Literal["crop", "crop-flip", "crop-flip-gray-blur"] = "crop"
     crop_scale: Range = (0.3, 1.0)
 
@@ -133,7 +134,7 @@ class Settings(BaseModel):
     checkpoint_every: Positive = 1000
     keep_checkpoints: Positive = 2
     most_rejected: Share = 0.5  # of the images: with more that cannot be used, the run stops
-    probe_data: str | None = None  # labelled images for nearest neighbours and ridge on the way
+    probe_data: Place | None = None  # labelled images for nearest neighbours and ridge on the way
     probe_every: Annotated[float, Field(gt=0)] = 10  # epochs
 
     @model_validator(mode="before")

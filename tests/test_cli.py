@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,21 @@ def test_no_words__show_help(command: Command) -> None:
         assert "Usage: " in out + err
     code, out, _ = command("--version")
     assert (code, out) == (0, f"flexpredict {VERSION}\n")
+
+
+def test_interrupted__says_so() -> None:
+    """A real process, told to stop as by Ctrl-C, while it renders more than it ever could."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flexpredict", "data", "inspect", "scenes:300000"],
+        stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith(b"scenes: ")
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"flexpredict: stopped before it was done" in errors
+    assert b"Traceback" not in errors
 
 
 def test_wrong_input__one_sentence_exit_2_nothing_written(

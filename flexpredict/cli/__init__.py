@@ -41,6 +41,7 @@ __all__ = [
 
 _plainly = warnings.showwarning
 _Usage: Any = typer.BadParameter.__base__  # of all that is wrong with words on a command line
+_CTRL_C = 130  # as shells have it
 _OF_PATHS = (
     FileNotFoundError,
     FileExistsError,
@@ -68,8 +69,8 @@ def main() -> None:
         if wrong in Settings.model_fields and "--set" in takes:
             sentence = f"--{wrong} is no option but a setting: --set {wrong}=…"
         _fail(f"{sentence}; see {command} --help", 2)
-    except typer.Abort:
-        sys.exit(1)
+    except typer.Abort:  # how older versions of typer say it
+        code = _CTRL_C
     except ValueError as error:
         _fail(str(error), 2)
     except Interrupted as error:
@@ -81,6 +82,8 @@ def main() -> None:
         _fail(what, 2 if isinstance(error, _OF_PATHS) or error.errno == errno.EROFS else 1)
     except (FloatingPointError, RuntimeError) as error:
         _fail(str(error), 1)
+    if code == _CTRL_C:
+        _fail("stopped before it was done; the same command uses what was kept so far", _CTRL_C)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from flexpredict.data.sources.base import Pixels
 
 # Others of Pillow's kinds are no photographs, and some (EPS) would start another program.
-_KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
+_KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 

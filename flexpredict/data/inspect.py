@@ -145,6 +145,8 @@ def kind_of(data: bytes | Pixels) -> str | None:
         return "pixels"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        return "avif"
     return next((kind for start, kind in _STARTS.items() if data.startswith(start)), None)
 
 

@@ -268,7 +268,7 @@ def test_postscript__is_not_run() -> None:
 
 
 def test_folder__every_format_that_the_docs_name(tmp_path: Path) -> None:
-    kinds = ["jpg", "png", "webp", "tiff", "gif", "bmp", "ppm", "jp2"]
+    kinds = ["jpg", "jfif", "png", "webp", "avif", "tiff", "gif", "bmp", "ppm", "jp2"]
     for kind in kinds:
         Image.fromarray(COLOUR).save(tmp_path / f"a.{kind}")
     source = FolderSource(tmp_path)

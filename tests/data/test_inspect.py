@@ -96,7 +96,7 @@ def test_median__is_the_image_in_the_middle(tmp_path: Path) -> None:
 
 def test_formats__every_one_by_its_content(tmp_path: Path) -> None:
     kinds = {"jpg": "jpeg", "png": "png", "webp": "webp", "gif": "gif", "bmp": "bmp",
-             "tif": "tiff", "ppm": "ppm"}  # fmt: skip
+             "tif": "tiff", "ppm": "ppm", "avif": "avif"}  # fmt: skip
     for suffix in kinds:
         _save(tmp_path / f"image.{suffix}", NOISE[0])
     (tmp_path / "list.txt").write_text("".join(f"image.{suffix}\n" for suffix in kinds))

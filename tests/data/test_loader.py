@@ -11,6 +11,7 @@ from PIL import Image
 from flexpredict.data.decode import BadImage, decode
 from flexpredict.data.loader import Batches, Order, load
 from flexpredict.data.sources import FolderSource, MemorySource, open_source
+from flexpredict.notice import Notice
 
 
 class _With(NamedTuple):
@@ -71,6 +72,17 @@ def test_folder__missing_and_empty_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file.bin").write_text("x")
     with pytest.raises(ValueError, match="is a file: expected a folder"):
         open_source(tmp_path / "file.bin")
+
+
+def test_folder__pictures_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    """A telephone's folder: nobody should train on its ten JPEGs without knowing of the rest."""
+    for name in ("1.HEIC", "2.heic", "3.dng", "notes.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r"holds no images \(it has 2 .heic, 1 .dng\): expected"):
+        open_source(tmp_path)
+    _photos(tmp_path)
+    with pytest.warns(Notice, match="has 12 images that can be read; left out are 2 .heic, 1 .dng"):
+        assert len(open_source(tmp_path)) == 12
 
 
 def test_memory__wrong_arrays_are_refused() -> None:

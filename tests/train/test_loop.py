@@ -266,7 +266,9 @@ def test_resume__images_that_have_moved_are_noted(
     moved = tmp_path / "moved"
     shutil.copytree(photos, moved)
     fp.pretrain(photos, tmp_path / "run", **SMALL)
-    fp.pretrain(moved, tmp_path / "run", resume=True, **SMALL | {"steps": 9})
+    fp.pretrain(f"{photos}/", tmp_path / "run", resume=True, **SMALL | {"steps": 9})
+    assert "was started on" not in capsys.readouterr().err  # a slash more is no other place
+    fp.pretrain(moved, tmp_path / "run", resume=True, **SMALL | {"steps": 10})
     assert f"was started on {photos}, and goes on with {moved}" in capsys.readouterr().err
 
 

@@ -2,6 +2,8 @@
 
 import os
 import time
+import warnings
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +22,21 @@ from flexpredict.data.sources.index import (
     open_index,
     write_index,
 )
+from flexpredict.notice import Notice
 
 SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp", ".ppm", ".pgm", ".jp2"}
-)
+    {
+        ".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".tif", ".tiff", ".gif", ".bmp", ".ppm",
+        ".pgm", ".jp2",
+    }
+)  # fmt: skip
+# Pictures that cannot be read here. Other files, as lists and notes, are nobody's loss.
+_UNREADABLE = frozenset(
+    {
+        ".heic", ".heif", ".jxl", ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2",
+        ".raf", ".psd", ".svg", ".dcm", ".exr", ".hdr",
+    }
+)  # fmt: skip
 
 INDEX_FROM = 10_000  # images; fewer are found again about as fast as an index is opened
 
@@ -103,6 +116,7 @@ def walk_images(root: Path, progress: Progress | None = None) -> Walk:
     walked_ns, told = time.time_ns(), time.monotonic()
     seen: set[tuple[int, int]] = set()
     found: list[str] = []
+    unreadable: Counter[str] = Counter()
     folders = {"": folder_state(root)}
     for folder, below, files in os.walk(root, followlinks=True):
         status = os.stat(folder)
@@ -116,17 +130,28 @@ def walk_images(root: Path, progress: Progress | None = None) -> Walk:
         for name in below:  # also those that cannot be read or were seen: this may change
             folders[prefix + name] = folder_state(os.path.join(folder, name))
         for file in files:
-            if os.path.splitext(file)[1].lower() in SUFFIXES:
+            if (suffix := os.path.splitext(file)[1].lower()) in SUFFIXES:
                 if not file.startswith("."):
                     found.append(prefix + file)
+            elif suffix in _UNREADABLE:
+                unreadable[suffix] += 1
             elif os.path.islink(path := os.path.join(folder, file)) and not os.path.exists(path):
                 folders[prefix + file] = ABSENT  # a disk that is not mounted may come back
         if progress is not None and time.monotonic() > told + _TELL_EVERY:
             progress(len(found), len(found))
             told = time.monotonic()
+    left_out = ", ".join(f"{count:,} {suffix}" for suffix, count in unreadable.most_common())
     if not found:
         kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
-        raise ValueError(f"{root} holds no images: expected files of type {kinds}")
+        also = f" (it has {left_out})" if left_out else ""
+        raise ValueError(f"{root} holds no images{also}: expected files of type {kinds}")
+    if left_out:
+        warnings.warn(
+            f"{root} has {len(found):,} images that can be read; left out are {left_out}: to use "
+            f"them too, convert them",
+            Notice,
+            stacklevel=2,
+        )
     if progress is not None:
         progress(len(found), len(found))
     found.sort()
