@@ -5,6 +5,9 @@ from typing import Any
 
 from flexpredict.report.runs import Run
 
+_OTHERS = {"ridge": "by ridge", "mean_box_iou": "the mean box"}
+_MOVED = "accuracy_"  # of shifts
+
 
 def by_label(runs: Sequence[Run]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """What was evaluated -> run -> the evaluation as it stands in its file."""
@@ -30,3 +33,12 @@ def score(one: Mapping[str, Any]) -> float | None:
     """The number that counts, in percent: accuracy, J&F of videos, IoU of boxes."""
     result = one["result"]
     return next((result[key] for key in ("accuracy", "J&F", "iou") if key in result), None)
+
+
+def others(one: Mapping[str, Any]) -> dict[str, float]:
+    """What was found beside it, in percent, by what it is."""
+    return {
+        _OTHERS.get(key) or f"moved by {key.removeprefix(_MOVED)} px": value
+        for key, value in one["result"].items()
+        if key in _OTHERS or key.startswith(_MOVED)
+    }

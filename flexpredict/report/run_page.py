@@ -158,10 +158,11 @@ def _evaluations(runs: Sequence[Run]) -> str:
     rows = {}
     for label, found in evaluations.by_label(runs).items():
         scores = [evaluations.score(found[run.name]) if run.name in found else None for run in runs]
-        rows[label] = [
-            _scored(found.get(run.name, {}), score, scores[0] if place else None)
-            for place, (run, score) in enumerate(zip(runs, scores, strict=True))
-        ]
+        stds = [found.get(run.name, {"result": {}})["result"].get("std") for run in runs]
+        rows[label] = _scored(scores, stds)
+        more = [evaluations.others(found[run.name]) if run.name in found else {} for run in runs]
+        for name in dict.fromkeys(name for some in more for name in some):
+            rows[f"{label}: {name}"] = _scored([some.get(name) for some in more])
     if not rows:
         return "<p>Nothing was evaluated yet: <code>flexpredict knn</code> takes seconds.</p>"
     note = "Percent on the test set; ± is the deviation over draws of the labels."
@@ -170,13 +171,17 @@ def _evaluations(runs: Sequence[Run]) -> str:
     return table(_head(runs), rows, name="evaluations") + f"<p class=note>{escape(note)}</p>"
 
 
-def _scored(one: Mapping[str, Any], score: float | None, first: float | None) -> str:
-    shown = number(score, ".1f")
-    if score is not None and "std" in one["result"]:
-        shown += f" ± {number(one['result']['std'], '.1f')}"
-    if score is not None and first is not None:
-        shown += f" <small>({score - first:+.1f})</small>"
-    return shown
+def _scored(scores: Sequence[float | None], stds: Sequence[float | None] = ()) -> list[str]:
+    """A row: the scores of all runs, and how far each is from the first one's."""
+    cells = []
+    for place, score in enumerate(scores):
+        shown = number(score, ".1f")
+        if score is not None and stds and stds[place] is not None:
+            shown += f" ± {number(stds[place], '.1f')}"
+        if place and score is not None and scores[0] is not None:
+            shown += f" <small>({score - scores[0]:+.1f})</small>"
+        cells.append(shown)
+    return cells
 
 
 def _figures(gallery: Gallery) -> str:

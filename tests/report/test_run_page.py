@@ -86,6 +86,33 @@ def test_numbers__are_those_of_metrics_and_evaluations(runs: list[Path], tmp_pat
     assert tables["settings"]["patch_size"] == ["4"] * 3
 
 
+def test_evaluations__what_was_found_beside_the_score_has_a_row(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    found = {
+        "knn": {"accuracy": 20.5, "ridge": 30.25},
+        "boxes": {"iou": 50.5, "iou_over_50": 40.0, "mean_box_iou": 45.125},
+        "shifts": {"accuracy": 31.0, "accuracy_4": 29.5, "likeness_4": 0.9},
+    }
+    copies = [tmp_path / run.name for run in runs[:2]]
+    for copy, run in zip(copies, runs, strict=False):
+        shutil.copytree(run, copy)
+        shutil.rmtree(copy / "evaluations")
+        (copy / "evaluations").mkdir()
+        like = json.loads(next((run / "evaluations").glob("*.json")).read_text())
+        for method, result in found.items():
+            one = like | {"task": "photos", "method": method, "result": result}
+            (copy / "evaluations" / f"{method}.json").write_text(json.dumps(one))
+    (copies[0] / "evaluations" / "boxes.json").unlink()
+    write_run_page(tmp_path / "page.html", read_runs(copies), NOTHING)
+    rows = {key: row for key, row in _tables(tmp_path / "page.html")["evaluations"].items() if key}
+    assert {key.partition(", ")[2]: row[1] for key, row in rows.items()} == {
+        "boxes": "50.5", "boxes: the mean box": "45.125", "knn": "20.5", "knn: by ridge": "30.25",
+        "shifts": "31.0", "shifts: moved by 4 px": "29.5",
+    }  # fmt: skip
+    assert [row[0] for key, row in rows.items() if "boxes" in key] == ["–", "–"]
+
+
 def test_gauges__others_than_ours_appear_with_their_band(runs: list[Path], tmp_path: Path) -> None:
     copy = tmp_path / "gauged"
     shutil.copytree(runs[0], copy)
