@@ -54,24 +54,17 @@ def _headline(stage: str, jobs: int) -> Work:
     return Work(stage, 120, f"{HERE / 'headline.py'} {{work}}/results {stage} --jobs {jobs}")
 
 
-BOTH = "--masks even,paper"
 QUEUE: list[list[Work]] = [
-    # The step: rates against the reference, each with the attainable rate of the same process.
-    [_step("rate-b16", 90, f"rate --models b16 --batches 1024 --ways compiled,eager {BOTH}")],
-    [_step("rate-l16", 110, f"rate --models l16 --batches 1024 --reference 512 {BOTH}")],
-    [_step("rate-h14", 130, f"rate --models h14 --batches 384 --reference 256 {BOTH}")],
-    [_step("noise-b16", 80, "noise --models b16 --batches 256 --ways compiled")],
     [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
-    # Health: five seeds of every small recipe; beside them what needs no quiet machine.
+    # What needs no quiet machine.
     [
-        _study("seeds", "seeds-t4 seeds-s96", 4),
         _step("loss-b16", 90, "loss --models b16 --batches 64 --seed 1"),
         _step("loss-l16", 120, "loss --models l16 --batches 16"),
         _step("loss-h14", 150, "loss --models h14 --batches 8"),
-        Work("tests", 150, "-m pytest -m gpu -q"),
+        Work("tests", 60, "-m pytest -m gpu -q -k gauges"),
+        _study("mae", "mae", 4),
     ],
     # Evidence.
-    [_study("mae", "mae", 4)],
     [_headline("beside", 4)],
     [_study("ablations", "figure3 figure4", 6)],
     [_headline("long-headline", 4)],

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from flexpredict import build
-from flexpredict.config import WITHOUT_EFFECT, Settings, read_settings, settings_from
+from flexpredict.config import Settings
 from flexpredict.data import loader
 from flexpredict.data.augment import augment_batch
 from flexpredict.data.sources import Source
@@ -25,20 +25,15 @@ from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 from flexpredict.progress import say
-from flexpredict.run_folder import CONFIG, METRICS, read_metrics, set_aside
+from flexpredict.run_folder import CONFIG, set_aside
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges, period
 from flexpredict.train.holding import hold, workers_of
 from flexpredict.train.monitor import REJECTED, Monitor, Rejections, Waits, peak_memory
+from flexpredict.train.resuming import begin_again, changes, check_free, restore
 from flexpredict.train.step import step_of, unused_ways, ways_of
 from flexpredict.train.track import Track, start_tracker
-
-# A run may go on with other values of these; everything else makes it another run.
-_EARLIER = "metrics.earlier.jsonl"  # of a run that had to begin again
-_ROUNDING = {"accumulate", "grad_checkpointing"}  # what may help where memory ran out
-_FREE = WITHOUT_EFFECT | {"epochs", "steps"} | _ROUNDING
-
 
 Probe = Callable[[Encoder], Mapping[str, float]]
 
@@ -85,24 +80,8 @@ def _train(
     track: Track | None,
 ) -> Result:
     device = ranks.device
-    notes = []
-    _check_free(run, resume=resume)
-    if resume and (run / CONFIG).exists():
-        begun = read_settings(run / CONFIG)
-        if other := settings.other_than(begun, _FREE):
-            raise ValueError(
-                f"{run} was started with {other}: resume it with the same settings, or choose "
-                f"another --out"
-            )
-        if (was := _length(begun)) != _length(settings):
-            notes.append(
-                f"{run} was to have {was}, and now {_length(settings)}: learning rate and weight "
-                f"decay jump to where they are in a run of that length"
-            )
-        if other := settings.other_than(begun, _FREE - _ROUNDING):
-            notes.append(f"{run} was started with {other}: sums are rounded otherwise from here on")
-        if begun.data != settings.data:
-            notes.append(f"{run} was started on {begun.data}, and goes on with {settings.data}")
+    check_free(run, resume=resume)
+    notes = changes(settings, run) if resume else []
     objective = build.build_objective(settings)
     if settings.init is not None and not (resume and checkpoint.newest(run)):
         notes.append(build.start_from(objective, settings, Path(settings.init)))
@@ -127,40 +106,13 @@ def _train(
     compute = step_of(settings, objective, device, ranks.world)
     optimizer = compute.optimizer
     scaler = compute.scaler
-    state = checkpoint.restore(run, objective, optimizer) if resume else None
+    state = None
+    if resume:
+        state, more = restore(run, settings, len(source), schedule.steps, compute)
+        notes += more
+        if state is None and ranks.is_main:
+            notes += begin_again(run)
     first = state["step"] if state else 0
-    if resume and not state and ranks.is_main and (logged := read_metrics(run)):
-        (run / METRICS).replace(run / _EARLIER)
-        notes.append(
-            f"{run} had come to step {logged[-1]['step']}, but no checkpoint was saved: it begins "
-            f"again at the first, and what it had logged is in {_EARLIER}"
-        )
-    for why in state["unreadable"] if state else ():
-        notes.append(f"a checkpoint cannot be read, and an older one is used; {why}")
-    if state and state.get("imported"):
-        raise ValueError(
-            f"{run} was imported and has no run to resume: start one from it with --init {run} and "
-            f"another --out"
-        )
-    if state and (saved := state.get("settings")):
-        begun = settings_from(saved, origin=f"the newest checkpoint of {run}")
-        if other := settings.other_than(begun, _FREE):
-            raise ValueError(
-                f"{run} was trained with {other}: put its {CONFIG} back as it was, or choose "
-                f"another --out"
-            )
-    if state and state["images"] != len(source):
-        raise ValueError(
-            f"{run} was started on {state['images']} images, not {len(source)}: resume it on the "
-            f"same images, or choose another --out"
-        )
-    if first > schedule.steps:
-        raise ValueError(
-            f"{run} is at step {first}, beyond the {schedule.steps} that were asked for: ask for "
-            f"more, or choose another --out"
-        )
-    if state and state["scaler"] and scaler.is_enabled():
-        scaler.load_state_dict(state["scaler"])
     before = state.get("seconds", 0.0) if state else 0.0
     if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, before, None)
@@ -315,17 +267,6 @@ def _is_due(done: int, settings: Settings, per_epoch: int, steps: int) -> bool:
     return done % every == 0 or done == steps
 
 
-def _check_free(run: Path, *, resume: bool) -> None:
-    """A folder that is there holds nothing, or a run to go on with."""
-    if (run / CONFIG).exists():
-        if not resume:
-            raise ValueError(
-                f"{run} already holds a run: go on with it by --resume, or choose another --out"
-            )
-    elif run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ValueError(f"{run} is not empty and holds no run: choose another --out")
-
-
 def _make_folder(run: Path) -> None:
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -333,10 +274,6 @@ def _make_folder(run: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"{run} cannot be written: {error.strerror}") from None
-
-
-def _length(settings: Settings) -> str:
-    return f"epochs={settings.epochs:g}" if settings.epochs else f"steps={settings.steps}"
 
 
 def _check_finite(objective: torch.nn.Module, step: int) -> None:
