@@ -10,6 +10,7 @@ average of pixels tells what is there. Labels come from the description, whateve
   depth taken into account, in the picture, both by a clear margin.
 """
 
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -253,8 +254,14 @@ def render_set(
     with ExitStack() as stack:
         parts: Iterator[_Part] = map(task, firsts)
         if workers > 1:
-            pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-            parts = stack.enter_context(pool).map(task, firsts)
+            pool = ProcessPoolExecutor(
+                workers,
+                mp_context=get_context("spawn"),
+                initializer=signal.signal,  # Ctrl-C is for the process that they work for
+                initargs=(signal.SIGINT, signal.SIG_IGN),
+            )
+            stack.callback(pool.shutdown, cancel_futures=True)  # after Ctrl-C nobody wants the rest
+            parts = pool.map(task, firsts)
         for first, (pictures, known) in zip(firsts, parts, strict=True):
             part = slice(first, first + len(pictures))
             images[part] = pictures
