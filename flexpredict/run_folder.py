@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 CONFIG, METRICS, EVALUATIONS = "config.yaml", "metrics.jsonl", "evaluations"
-_OF_A_LINE = {"step", "loss"}
 _OF_AN_EVALUATION = {"task", "method", "protocol", "encoder", "labels", "result"}
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, but for such as were cut off in the middle of a write."""
+    """The lines of metrics.jsonl, but for such as were cut off in the middle of a write.
+
+    Or damaged otherwise: a step is a whole number, a loss a number, or null where it is not finite.
+    """
     path, lines = run / METRICS, []
     for line in path.read_text("utf-8", errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError):
-            if isinstance(found := json.loads(line), dict) and found.keys() >= _OF_A_LINE:
+            found = json.loads(line)
+            if (
+                isinstance(found, dict)
+                and type(found.get("step")) is int
+                and isinstance(found.get("loss", ""), float | int | None)
+            ):
                 lines.append(found)
     return lines
 
@@ -30,10 +37,14 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
         except ValueError:
             one = None
         known = isinstance(one, dict) and one.keys() >= _OF_AN_EVALUATION
-        if not (known and isinstance(one["result"], dict)):
+        if not (known and isinstance(one["result"], dict) and _are_numbers(one["result"])):
             raise ValueError(f"{path} is no evaluation: evaluate again, or remove it")
         found.append(one)
     return found
+
+
+def _are_numbers(result: dict[str, Any]) -> bool:
+    return not any(isinstance(value, str | bool) for value in result.values())
 
 
 def set_aside(run: Path, digests: Callable[[], set[str]]) -> None:

@@ -489,10 +489,11 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
         assert "→" not in out, changes  # no row is about such runs
         assert "has no evaluation that this table shows" in out
     (run / "config.yaml").write_text(config)
-    write_text(run / "evaluations/x.json", "{}")
-    code, out, err = command("table", "1", run)
-    assert (code, out) == (2, "")
-    assert "x.json is no evaluation" in err
+    for broken in ({}, found | {"result": {"accuracy": "high"}}):
+        write_text(run / "evaluations/x.json", json.dumps(broken))
+        code, out, err = command("table", "1", run)
+        assert (code, out) == (2, "")
+        assert "x.json is no evaluation" in err
     assert command("table", "9")[0] == 2
     for number in json.loads(command("table", "--json")[1])["tables"]:
         assert command("table", number)[0] == 0

@@ -43,7 +43,7 @@ def test_doctor__names_the_ailment_and_the_remedy(run: Path, command: Command) -
     code, text, _ = command("doctor", run)
     assert code == 0
     assert "drowned: the noise is louder than what the context says." in text
-    assert "the noise A n is 9 times the signal A s" in text
+    assert "the noise is 9 times the signal A s" in text
     assert "What usually helps: Lower noise_std." in text
 
 

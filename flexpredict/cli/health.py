@@ -57,7 +57,8 @@ def _print_gauges(gauges: Sequence[Reading], healthy_runs: str | None) -> None:
     for one in gauges:
         seen = [] if one.healthy is None else [f"{x:.3g}" for x in one.healthy]
         healthy = [" to ".join(dict.fromkeys(seen))] if known else []  # of one run it is one number
-        table.add_row(one.gauge, f"{one.first:.3g}", f"{one.now:.3g}", *healthy)
+        now = "not finite" if one.now is None else f"{one.now:.3g}"
+        table.add_row(one.gauge, f"{one.first:.3g}", now, *healthy)
     Console().print(table)
     if healthy_runs is not None:
         print(f"Healthy runs: {healthy_runs}. Other images and lengths give other numbers.")

@@ -36,8 +36,11 @@ def figures(
 
     Example: `flexpredict figures run-ijepa/ run-stop/ --only fig5,fig6 --out figures/`
     """
+    formats = _names(format_)
+    if not formats:
+        raise ValueError("--format names nothing: choose png, svg or png,svg")
     found = flexpredict.figures(
-        runs, out, data=data, only=_names(only), formats=_names(format_) or (), device=device
+        runs, out, data=data, only=_names(only), formats=formats, device=device
     )
     if as_json:
         print_json({"out": str(out), "figures": list(found.drawn), "skipped": dict(found.skipped)})

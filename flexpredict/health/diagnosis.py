@@ -92,7 +92,7 @@ RULES = (
     ),
     Rule(
         "drowned",
-        (_above("noise_over_signal", "the noise A n is {value} times the signal A s"),),
+        (_above("noise_over_signal", "the noise is {value} times the signal A s"),),
         "the noise is louder than what the context says",
         "Lower noise_std.",
     ),

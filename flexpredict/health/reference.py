@@ -81,7 +81,7 @@ def reference_of(settings: Settings, steps: int | None = None) -> str | None:
 class Reading(NamedTuple):
     gauge: str
     first: float
-    now: float
+    now: float | None  # None where it is no longer finite
     healthy: tuple[float, float] | None  # lowest and highest of runs alike, as far as they were
 
 
@@ -93,7 +93,8 @@ def readings(settings: Settings, lines: Sequence[Mapping[str, Any]]) -> list[Rea
     for name in SHOWN:
         if values := series(lines, name):
             healthy = bands[name].at(share) if name in bands else None
-            found.append(Reading(name, values[0], values[-1], healthy))
+            now = None if lines[-1].get(name, 0.0) is None else values[-1]
+            found.append(Reading(name, values[0], now, healthy))
     return found
 
 

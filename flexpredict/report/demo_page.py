@@ -26,7 +26,7 @@ ROW_NAMES = {
     "stop": "StoP",
 }
 TASK_NAMES = {"count": "count", "dist": "distance", "class": "class"}
-_SHOWN_IMAGES, _MASKED_IMAGES, _SMOOTH = 32, 6, 25
+_SHOWN_IMAGES, _MASKED_IMAGES = 32, 6
 
 
 def write_demo_page(
@@ -60,8 +60,8 @@ def write_demo_page(
         vector(bars(named, ROW_NAMES["majority"]), "Test accuracy by task."),
         "<h2>Curves</h2>",
         vector(
-            curves(metrics, gauges, smooth=_SMOOTH),
-            f"Every step, and the mean of {_SMOOTH} steps.",
+            curves(metrics, gauges, smooth=True),
+            "What was logged, and running means where that is much.",
         ),
         "<h2>Masks</h2>",
         picture(

@@ -25,6 +25,11 @@ class Images:
         self._sources: dict[int, Source] = {}
         self._readable: dict[tuple[int, int], bool] = {}  # row and channels
 
+    @property
+    def words(self) -> str:
+        """Whose images these are, to be said after "images"."""
+        return f" of {self.spec}" if isinstance(self.spec, str | Path) else " of the set"
+
     def source(self, run: Run) -> Source:
         height = image_size(run.settings)[0]
         if height not in self._sources:  # scenes are rendered at the size that is asked for

@@ -47,15 +47,22 @@ def figure6(runs: Sequence[Run], images: Images) -> Drawn:
         }
         for name, by_heat in numbers.items()
     }
-    even = next(iter(numbers.values()))["1"]
+    even = {  # by grid
+        found[name].grid: f"{100 * by_heat['1']['even_neighbourhood_mass']:.1f} % on the 8 "
+        f"neighbours and a mean distance of {by_heat['1']['even_mean_distance']:.2f} patches"
+        for name, by_heat in numbers.items()
+    }
+    evenly = "; ".join(
+        f"{words} ({rows}×{columns})" if len(even) > 1 else words
+        for (rows, columns), words in even.items()
+    )
     caption = (
         f"Softmax of the cosines between the features predicted for one hidden patch (marked) and "
         f"those that the target encoder gives for all other patches of the image: one draw of the "
-        f"noise, and the mean of {_DRAWS}; temperatures (T) 1 and 0.1. Maps of one kind share "
-        f"their colours, from the lowest to the highest value. Numbers are means over {_MEASURED} "
-        f"images at most, all patches of a target block and {_DRAWS} draws; an even map would have "
-        f"{100 * even['even_neighbourhood_mass']:.1f} % on the 8 neighbours and a mean distance of "
-        f"{even['even_mean_distance']:.2f} patches."
+        f"noise, and the mean of {_DRAWS}; temperatures (T) 1 and 0.1. Maps of one kind and grid "
+        f"share their colours, from the lowest to the highest value. Numbers are means over "
+        f"{_MEASURED} images at most{images.words}, all patches of a target block and {_DRAWS} "
+        f"draws; an even map would have {evenly}."
     )
     figure = draw.heat_maps({name: one.shown() for name, one in found.items()})
     return Drawn("Figure 6: what is predicted for a patch", caption, figure, numbers, table)
@@ -116,7 +123,7 @@ def _predict(run: Run, first: Run, images: Images) -> _Prediction:
 
 
 def principal_components(runs: Sequence[Run], images: Images) -> Drawn:
-    colours, numbers, table = {}, {}, {}
+    colours, numbers, table, fitted = {}, {}, {}, 0
     for run in runs:
         pixels = images.read(run, images.rows(run, _FITTED))
         shown = images.read(run, images.rows(run, _SHOWN))
@@ -124,12 +131,13 @@ def principal_components(runs: Sequence[Run], images: Images) -> Drawn:
         with torch.inference_mode():
             tokens = torch.cat([encoder(shown), encoder(pixels)]).cpu()
         found, shares = patches.principal_colours(tokens)
+        fitted = len(tokens)
         colours[run.name] = found[: len(shown)].unflatten(1, encoder.grid).numpy()
         numbers[run.name] = {"shares_of_variance": shares.tolist()}
         table[run.name] = {f"component {i + 1}, %": 100 * s for i, s in enumerate(shares.tolist())}
     caption = (
         f"The first three principal components of the target encoder's patch features as red, "
-        f"green and blue, fitted on {_FITTED} images of the set, for each run by itself: colours "
+        f"green and blue, fitted on {fitted} images{images.words}, for each run by itself: colours "
         f"of one row can be compared, those of two rows cannot. Numbers: shares of the variance."
     )
     pictures = images.pictures(runs[0], images.rows(runs[0], _SHOWN))
@@ -154,9 +162,9 @@ def attention(runs: Sequence[Run], images: Images) -> Drawn:
             "farthest head, patches": float(distance.max()),
         }
     caption = (
-        "Attention of the marked patch in the last block of the target encoder, mean over heads, "
-        "each map from zero to its own highest value. Numbers: how far heads look on average, over "
-        "all patches."
+        f"Attention of the marked patch in the last block of the target encoder, mean over heads, "
+        f"each map from zero to its own highest value; images{images.words}. Numbers: how far "
+        f"heads look on average, over all patches."
     )
     pictures = images.pictures(runs[0], images.rows(runs[0], _SHOWN))
     figure = draw.attention_maps(pictures, maps, queries, grids)
@@ -186,7 +194,7 @@ def neighbours(runs: Sequence[Run], images: Images) -> Drawn:
     shown.sort(key=lambda row: row[0])  # rows of one image together; runs stay in their order
     caption = (
         f"Images and those nearest to them by the cosine of the target encoder's features (token "
-        f"means), among {len(rows):,} images of the set."
+        f"means), among {len(rows):,} images{images.words}."
     )
     figure = draw.neighbour_rows([row[1:] for row in shown])
     return Drawn("Nearest neighbours", caption, figure, numbers, names=names)

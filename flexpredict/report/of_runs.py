@@ -52,16 +52,24 @@ def figure4(runs: Sequence[Run]) -> Drawn:
         raise NotDrawn("Figure 4 needs at least two runs that differ in noise_std")
     panels = {}
     for key, title in (("l1_A", "A"), ("l1_token", _token_name(runs))):
-        largest = max(size[key] for size in sizes.values())
-        panels[title] = series(runs, {name: size[key] / largest for name, size in sizes.items()})
+        largest: dict[torch.Size, float] = {}
+        for run in runs:
+            largest[_shape(run)] = max(sizes[run.name][key], largest.get(_shape(run), 0.0))
+        shares = {run.name: sizes[run.name][key] / largest[_shape(run)] for run in runs}
+        panels[title] = series(runs, shares)
     caption = (
-        "L1 norms of A and of the masked tokens' bias, each divided by the largest of the sweep. "
+        "L1 norms of A and of the masked tokens' bias, each divided by the largest of the sweep, "
+        "of models of one size by itself. "
         "Weight decay acts on A at every noise_std: compare runs of equal schedules."
     )
     numbers = {"runs": sizes, "normalised": {key: _numbers(line) for key, line in panels.items()}}
     table = {name: {"L1 of A": size["l1_A"], "‖A‖": size["norm_A"]} for name, size in sizes.items()}
     figure = over(panels, "normalised L1 norm")
     return Drawn("Figure 4: noise and the size of A", caption, figure, numbers, table)
+
+
+def _shape(run: Run) -> torch.Size:
+    return run.predictor.predictor_embed.weight.shape
 
 
 def noise_matrix(run: Run) -> Tensor:
@@ -158,8 +166,8 @@ def spectrum(runs: Sequence[Run]) -> Drawn:
     }
     table = {name: {"effective rank of A Aᵀ": rank} for name, rank in (ranks | first).items()}
     caption = (
-        "Eigenvalues of A Aᵀ, the covariance of the noise for noise_std 1. The effective rank is "
-        "exp of the entropy of their shares."
+        "Eigenvalues of A Aᵀ, the covariance of StoP's noise for noise_std 1. The effective rank "
+        "is exp of the entropy of their shares."
     )
     figure = draw.spectra(trained, untrained, styles_of(runs))
     return Drawn("Spectrum of A Aᵀ", caption, figure, numbers, table)
@@ -167,6 +175,9 @@ def spectrum(runs: Sequence[Run]) -> Drawn:
 
 def frequencies(runs: Sequence[Run]) -> Drawn:
     growth, numbers = {}, {}
+    runs = [run for run in _shaped_by_A(runs) if run.settings.positions != "learned"]
+    if not runs:
+        raise NotDrawn("noise by frequency is about sin-cos positions, and these runs have none")
     for run in runs:
         now = positions.variance_by_frequency(_A(run))
         first = positions.variance_by_frequency(positions.projection(run.untrained))
@@ -181,13 +192,14 @@ def frequencies(runs: Sequence[Run]) -> Drawn:
         }
     caption = (
         "Variance of A n on the sines and cosines of each frequency of ψ, by axis, divided by that "
-        "of the untrained A. Long wavelengths tell far parts of an image apart, short ones "
-        "neighbours."
+        "of the untrained A; of runs without noise, what it would be. Long wavelengths tell far "
+        "parts of an image apart, short ones neighbours."
     )
     return Drawn("Noise by frequency", caption, draw.frequencies(growth, styles_of(runs)), numbers)
 
 
 def correlations(runs: Sequence[Run]) -> Drawn:
+    runs = _shaped_by_A(runs)
     found = _untrained(runs[:1]) | {run.name: _A(run) for run in runs}
     figure = draw.correlation_maps(
         {name: positions.correlations(matrix) for name, matrix in found.items()}
@@ -197,7 +209,8 @@ def correlations(runs: Sequence[Run]) -> Drawn:
     table = {name: {"rms correlation": mean} for name, mean in means.items()}
     caption = (
         "Correlation of the noise on every two channels of ψ: sines and cosines of the column (x) "
-        "and of the row (y), frequencies falling from left to right within each. The diagonal is 1."
+        "and of the row (y), frequencies falling from left to right within each. The diagonal is "
+        "1. Of runs without noise, what it would be."
     )
     return Drawn("Correlations of the noise", caption, figure, numbers, table)
 
@@ -284,21 +297,30 @@ FROM_RUNS: dict[str, Callable[[Sequence[Run]], Drawn]] = {
 }
 
 
+def _shaped_by_A(runs: Sequence[Run]) -> list[Run]:
+    """Without those whose noise is the same in all directions, whatever A is."""
+    found = [run for run in runs if run.settings.positions != "fixed"]
+    if not found:
+        raise NotDrawn("the noise of these runs is fixed: no matrix shapes it")
+    return found
+
+
 def _A(run: Run) -> Tensor:
     return positions.projection(run.predictor).cpu()
 
 
 def _untrained(runs: Sequence[Run]) -> dict[str, Tensor]:
-    """Each untrained A once: runs of one seed and one shape begin alike."""
+    """Each untrained A once: runs of one seed, shape and kind begin alike."""
     return {_beginning(run, runs): positions.projection(run.untrained) for run in runs}
 
 
 def _beginning(run: Run, runs: Sequence[Run]) -> str:
     """The name of a run's untrained A."""
-    shapes = {one.name: tuple(one.untrained.predictor_embed.weight.shape) for one in runs}
-    unlike = len(set(shapes.values())) > 1
-    shape = ", {}×{}".format(*shapes[run.name]) if unlike else ""
-    return f"untrained, seed {run.settings.seed}{shape}"
+    shapes = {tuple(one.untrained.predictor_embed.weight.shape) for one in runs}
+    shape = run.untrained.predictor_embed.weight.shape
+    unlike = ", {}×{}".format(*shape) if len(shapes) > 1 else ""
+    own = ", the noise's own" if not run.settings.tied else ""  # beside A, and drawn after it
+    return f"untrained, seed {run.settings.seed}{unlike}{own}"
 
 
 def _numbers(lines: Mapping[str, Sequence[Point]]) -> dict[str, Any]:

@@ -21,12 +21,13 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1c; background: #fff;
 h1 { font-size: 1.7rem; margin-bottom: .2rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin-top: 2.4rem; border-bottom: 1px solid #ddd; }
 h3 { font-size: 1.05rem; margin-top: 1.8rem; }
-p, figcaption, li { max-width: 48rem; }
+p, figcaption, li { max-width: 48rem; overflow-wrap: anywhere; }
 nav a { margin-right: 1rem; } a { color: #0060a0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums;
+        font-size: .9rem; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right;
          vertical-align: top; }
-th { min-width: 4.5rem; }
+th { min-width: 4.5rem; max-width: 18rem; overflow-wrap: anywhere; }
 tbody th { font-weight: normal; }
 th:first-child, td:first-child { text-align: left; min-width: 8rem; }
 th:first-child { position: sticky; left: 0; background: #fff; }
@@ -34,11 +35,10 @@ tr.differs > *, tr.differs > th:first-child { background: #fff3d6; }
 data, small { white-space: nowrap; } small { color: #555; }
 figure { margin: 1rem 0; }
 figure img, figure svg { max-width: 100%; height: auto; }
-figcaption, .note { color: #555; font-size: .9rem; overflow-wrap: anywhere; }
+figcaption, .note { color: #555; font-size: .9rem; }
 .scroll, .wide { overflow-x: auto; } img.broad { min-width: 34rem; }
 .panels { display: grid; gap: .5rem 1.5rem;
           grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); }
-li, .note { overflow-wrap: anywhere; }
 .panels figure { margin: 0; } .panels img { width: 100%; }
 ul.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; }
 ul.legend svg { width: 2.4rem; height: .8rem; margin-right: .4rem; vertical-align: middle; }

@@ -9,7 +9,7 @@ from typing import Any
 from flexpredict.files import write_text
 from flexpredict.report import evaluations
 from flexpredict.report.drawn import Drawn, styles_of
-from flexpredict.report.figures.curves import curve, profile
+from flexpredict.report.figures.curves import curve, mean_width, profile
 from flexpredict.report.gallery import Gallery
 from flexpredict.report.judged import Healthy
 from flexpredict.report.of_images import FROM_IMAGES
@@ -29,7 +29,6 @@ _PLACES = ("step", "epoch")  # where a line of metrics is, not what it found
 _SCHEDULE = (
     "lr", "weight_decay", "ema", "images_per_second", "data_wait", "memory_gib", "seconds"
 )  # fmt: skip
-_SMOOTH = 60  # means are taken over so many parts of a curve, if lines are more
 
 
 def check_page(path: Path) -> None:
@@ -120,12 +119,12 @@ def _curves(runs: Sequence[Run], healthy: Healthy | None) -> str:
     keys = [key for key in keys if key not in lists]
     gauges = [key for key in keys if key not in (*_PLACES, *_SCHEDULE)]
     lines = {run.name: run.metrics for run in runs}
-    smooth = max(len(run.metrics) for run in runs) // _SMOOTH
+    smooth = any(mean_width(len(run.metrics)) > 1 for run in runs)
 
     def panels(names: Sequence[str]) -> str:
         drawn = []
         for key in names:
-            figure = curve(lines, key, smooth=smooth, styles=styles, band=bands.get(key))
+            figure = curve(lines, key, smooth=True, styles=styles, band=bands.get(key))
             drawn.append(vector(figure, "", alt=f"{key} over steps"))
         return f"<div class=panels>{''.join(drawn)}</div>"
 
@@ -133,7 +132,7 @@ def _curves(runs: Sequence[Run], healthy: Healthy | None) -> str:
         vector(profile(lines, key, styles=styles), "", alt=f"{key} at the end") for key in lists
     ]
     values = {key: [number(_last([run], key)) for run in runs] for key in keys}
-    about = "Pale lines are what was logged, strong ones running means. " if smooth > 1 else ""
+    about = "Pale lines are what was logged, strong ones running means. " if smooth else ""
     if healthy and set(bands) & set(gauges):
         about += (
             f"The grey band is what healthy runs showed, at the same share of their steps: "

@@ -129,6 +129,7 @@ def read_runs(paths: Sequence[Path], device: str = "cpu") -> list[Run]:
     for run in runs:
         if not run.metrics:
             raise ValueError(f"{run.path} has no lines in {METRICS}: the run has not logged yet")
+        _ = run.evaluations  # damaged ones are found before anything is drawn
     return runs
 
 

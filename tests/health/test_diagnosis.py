@@ -188,9 +188,12 @@ def test_progress__of_a_run_in_epochs_ends_where_its_steps_end() -> None:
 
 def test_read_metrics__only_whole_lines_count(tmp_path: Path) -> None:
     (tmp_path / METRICS).write_bytes(
-        b'{"step": 1, "loss": 1}\n[1, 2]\n{"step": 2}\n\xff\xfe\n{"step": 3, "loss": 2}\n{"st'
+        b'{"step": 1, "loss": 1}\n[1, 2]\n{"step": 2}\n\xff\xfe\n{"step": 3, "loss": 2}\n{"st\n'
+        b'{"step": "x", "loss": 1}\n{"step": 4, "loss": "abc"}\n{"step": 5, "loss": null}'
     )
-    assert read_metrics(tmp_path) == [{"step": 1, "loss": 1}, {"step": 3, "loss": 2}]
+    assert read_metrics(tmp_path) == [
+        {"step": 1, "loss": 1}, {"step": 3, "loss": 2}, {"step": 5, "loss": None}
+    ]  # fmt: skip
 
 
 def test_annealed__noise_that_is_meant_to_end_is_not_lost() -> None:

@@ -19,7 +19,7 @@ from flexpredict.report.analysis.sweep import series
 from flexpredict.report.figures.style import to_png, to_svg
 from flexpredict.report.gallery import NAMES, draw_figures
 from flexpredict.report.images import Images, find_images
-from flexpredict.report.runs import Run, read_runs
+from flexpredict.report.runs import NotDrawn, Run, read_runs
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +193,40 @@ def test_released_form__b_stands_in_for_the_token(images: Path, tmp_path: Path) 
     assert sizes["fixed"]["noise_to_position"] == pytest.approx(1 / np.sqrt(0.5), rel=1e-5)
 
 
+def test_untrained__a_matrix_of_the_noises_own_is_another(images: Path, tmp_path: Path) -> None:
+    """Of one seed, drawn together: each run is compared with its own beginning."""
+    fp.pretrain(images, tmp_path / "tied", **SMALL)
+    fp.pretrain(images, tmp_path / "untied", tied=False, **SMALL)
+    fp.pretrain(images, tmp_path / "fixed", positions="fixed", **SMALL)
+    for order in (("tied", "untied", "fixed"), ("fixed", "untied", "tied")):
+        runs = read_runs([tmp_path / name for name in order])
+        pairs = of_runs.likeness(runs).numbers["pairs"]
+        assert pairs["untrained, seed 0 | tied"] > 0.5  # after a few steps
+        assert pairs["untrained, seed 0, the noise's own | untied"] > 0.5
+        assert abs(pairs["untrained, seed 0, the noise's own | tied"]) < 0.3
+    # Fixed noise is not shaped by A, and so not among what A does to noise.
+    assert set(of_runs.frequencies(runs).numbers) == {"tied", "untied"}
+    assert "fixed" not in of_runs.correlations(runs).numbers
+    with pytest.raises(NotDrawn, match="no matrix shapes it"):
+        of_runs.correlations(runs[:1])
+
+
+def test_figure4__models_of_unlike_size_are_not_measured_by_each_other(
+    images: Path, tmp_path: Path
+) -> None:
+    for name, more in {"a": {}, "b": {"noise_std": 1.0}, "wide": {"predictor_dim": 64}}.items():
+        fp.pretrain(images, tmp_path / name, **SMALL | more)
+    found = of_runs.figure4(read_runs([tmp_path / name for name in ("a", "b", "wide")]))
+    shares = [
+        value
+        for points in found.numbers["normalised"]["A"].values()
+        for point in points
+        for value in point["values"].items()
+    ]
+    assert dict(shares)["wide"] == 1.0
+    assert max(share for name, share in shares if name != "wide") == 1.0
+
+
 def test_figures__of_rectangular_images_of_one_channel(images: Path, tmp_path: Path) -> None:
     unlike = SMALL | {"image_size": (32, 48), "in_channels": 1}
     fp.pretrain(images, tmp_path / "grey", **unlike)
@@ -266,6 +300,7 @@ def test_wrong_input__one_sentence_exit_2_nothing_lost(
         "there is no figure 'fig7'": ["figures", run, "--only", "fig5,fig7", "--out", new],
         "fig4 cannot be drawn": ["figures", run, "--only", "fig4", "--out", new],
         "not as 'bmp'": ["figures", run, "--format", "png,bmp", "--out", new],
+        "--format names nothing": ["figures", run, "--format", "", "--out", new],
         "no such folder": ["figures", run, "--data", tmp_path / "nowhere", "--out", new],
         "holds no images": ["figures", run, "--data", empty, "--out", new],
         "something other than figures": ["figures", run, "--out", full],

@@ -13,7 +13,7 @@ from flexpredict.config import read_settings
 from flexpredict.data.sources import MemorySource
 from flexpredict.report.analysis.masks import coverage
 from flexpredict.report.demo_page import write_demo_page
-from flexpredict.report.figures.curves import curves
+from flexpredict.report.figures.curves import Band, curve, curves
 from flexpredict.report.figures.masks import mask_coverage, mask_examples
 from flexpredict.report.figures.style import line_style, to_png
 from flexpredict.report.runs import read_run
@@ -78,3 +78,20 @@ def test_masks__are_drawn_for_every_sampler(masking: str, pictures: np.ndarray) 
     drawn = mask_coverage({masking: shares}).axes[:2]
     for panel, share in zip(drawn, shares, strict=True):
         np.testing.assert_array_equal(panel.images[0].get_array(), share)
+
+
+def test_curves__means_lie_where_their_values_do() -> None:
+    """Gauges, which are few, are drawn as logged; what is logged often is smoothed in place."""
+    lines = [{"step": step, "loss": float(step)} for step in range(1, 601)]
+    for line in lines[::30]:
+        line["rankme_target"] = float(line["step"]) ** 2
+    known = lines[::30]
+    band = Band([1, 600], [0, 0], [1, 1], [2, 2])
+    (panel,) = curve({"a": lines}, "rankme_target", smooth=True, styles={}, band=band).axes
+    drawn = panel.lines[-1].get_xydata()
+    np.testing.assert_array_equal(drawn, [[x["step"], x["rankme_target"]] for x in known])
+    (panel,) = curve({"a": lines}, "loss", smooth=True, styles={}).axes
+    logged, strong = (line.get_xydata() for line in panel.lines)
+    assert len(logged) == 600
+    assert len(strong) == 591
+    np.testing.assert_allclose(strong[:, 0], strong[:, 1])  # of a straight line: the line itself

@@ -13,6 +13,7 @@ from flexpredict.report.figures.style import COLOURS, REFERENCE, legend_name, li
 
 Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 _NARROW = 3.4  # inches
+_PARTS = 60  # of a curve, over which means are taken
 
 
 class Band(NamedTuple):
@@ -25,7 +26,7 @@ class Band(NamedTuple):
 
 
 @styled
-def curves(runs: Mapping[str, Lines], keys: Mapping[str, str], smooth: int = 1) -> Figure:
+def curves(runs: Mapping[str, Lines], keys: Mapping[str, str], *, smooth: bool = False) -> Figure:
     """One panel for each metric (key -> title), one line for each run."""
     figure = Figure(figsize=(_NARROW * len(keys), 2.5))
     panels = figure.subplots(1, len(keys), squeeze=False)[0]
@@ -40,7 +41,7 @@ def curve(
     runs: Mapping[str, Lines],
     key: str,
     *,
-    smooth: int = 1,
+    smooth: bool = False,
     styles: Mapping[str, Mapping[str, Any]],
     band: Band | None = None,
 ) -> Figure:
@@ -75,7 +76,7 @@ def _draw(
     runs: Mapping[str, Lines],
     key: str,
     title: str,
-    smooth: int,
+    smooth: bool,
     styles: Mapping[str, Mapping[str, Any]],
     band: Band | None,
 ) -> None:
@@ -87,9 +88,9 @@ def _draw(
         known = [line for line in lines if line.get(key) is not None]
         steps = np.array([line["step"] for line in known])
         values = np.array([line[key] for line in known], dtype=float)
-        if smooth > 1 and len(values) > 2 * smooth:
+        if smooth and (width := mean_width(len(values))) > 1:
             panel.plot(steps, values, color=style["color"], alpha=0.25, linewidth=0.6)
-            steps, values = steps[smooth - 1 :], _running_mean(values, smooth)
+            steps, values = _running_mean(steps, width), _running_mean(values, width)
         marker = "." if len(values) < 12 else None
         panel.plot(steps, values, label=legend_name(name), marker=marker, **style)
     panel.set_title(title)
@@ -121,6 +122,14 @@ def bars(rows: Mapping[str, Mapping[str, float]], baseline: str) -> Figure:
     panel.margins(y=0.12)
     figure.legend(loc="outside right upper")
     return figure
+
+
+def mean_width(lines: int) -> int:
+    """Over how many neighbours a curve of so many points is smoothed: gauges, which are few, by 1.
+
+    Otherwise a curve would lag behind the band that it is drawn over.
+    """
+    return max(1, lines // _PARTS)
 
 
 def _running_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:

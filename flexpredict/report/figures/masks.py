@@ -48,7 +48,7 @@ def mask_examples(sampler: MaskSampler, images: NDArray[np.uint8], patch_size: i
 @styled
 def mask_coverage(shares: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """How often each patch is context and how often a target: a row for each sampler."""
-    figure = Figure(figsize=(0.7 * PAGE, 2.1 * len(shares)))
+    figure = Figure(figsize=(0.7 * PAGE, 2.1 * len(shares)), layout="compressed")
     panels = figure.subplots(len(shares), 2, squeeze=False)
     for row, (name, pair) in zip(panels, shares.items(), strict=True):
         for panel, share, title in zip(row, pair, ("context", "target"), strict=True):

@@ -36,17 +36,20 @@ def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
     columns = images * (1 + len(titles))
     figure = Figure(figsize=(PAGE, 0.35 + 0.6 * len(found)))
     panels = figure.subplots(len(found), columns, squeeze=False)
-    # Maps of one title share their colours, so that runs can be compared.
+    # Maps of one title and one grid share their colours, so that runs can be compared.
     limits = {
-        title: _limits([one.maps[title] for row in found.values() for one in row])
+        (title, grid): _limits(
+            [x.maps[title] for row in found.values() for x in row if x.seen.shape == grid]
+        )
         for title in titles
+        for grid in {one.seen.shape for row in found.values() for one in row}
     }
     for row, (name, several) in zip(panels, found.items(), strict=True):
         for block, one in enumerate(several):
             first = block * (1 + len(titles))
             _seen(row[first], one)
             for panel, title in zip(row[first + 1 :], titles, strict=False):
-                low, high = limits[title]
+                low, high = limits[title, one.seen.shape]
                 panel.imshow(
                     one.maps[title].reshape(one.seen.shape), cmap="viridis", vmin=low, vmax=high
                 )

@@ -10,7 +10,7 @@ from flexpredict.report.analysis.sweep import Point
 from flexpredict.report.figures.style import COLUMN, PAGE, legend_name, line_style, styled
 
 Series = Mapping[str, Sequence[Point]]
-_ABREAST = 2  # names of a legend above a panel
+_LETTER, _MARK, _LINE = 0.055, 0.45, 0.15  # inches of a legend: a letter, what is beside, a row
 
 
 @styled
@@ -37,11 +37,10 @@ def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> F
         full = max(
             drawn[: len(panels)], key=lambda panel: len(panel.get_legend_handles_labels()[1])
         )
-        figure.legend(
-            *full.get_legend_handles_labels(),
-            loc="outside upper center",
-            ncols=min(len(names), _ABREAST * columns),
-        )
+        each = _LETTER * max(map(len, names)) + _MARK
+        abreast = max(1, min(len(names), int(wide / each)))
+        figure.set_figheight(figure.get_figheight() + _LINE * (-(-len(names) // abreast) - 1))
+        figure.legend(*full.get_legend_handles_labels(), loc="outside upper center", ncols=abreast)
     return figure
 
 
