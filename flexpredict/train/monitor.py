@@ -26,6 +26,7 @@ except ImportError:  # not on Windows
     fcntl = resource = None  # type: ignore[assignment]
 
 REJECTED = "rejected.jsonl"
+_A_WHILE = 3  # gaugings: a run at the edge of a limit is not told at every other one
 Item = TypeVar("Item")
 
 
@@ -53,7 +54,8 @@ class Monitor:
         self._metrics = (run / METRICS).open("a", buffering=1, encoding="utf-8")
         self._name = name = run.name
         self._settings, self._tracker = settings, tracker
-        self._verdict = diagnose(settings, self._gauged).verdict
+        found = diagnose(settings, self._gauged)
+        self._warned, self._well = {found.verdict} if found.ailing else set[str](), 0
         self._bars = Bars({name: total})
         self._waiting: Callable[[], None] | None = None
 
@@ -106,11 +108,14 @@ class Monitor:
             self._judge()
 
     def _judge(self) -> None:
-        """Says so, once, when the run has come to look unwell."""
+        """Says so, once, when the run has come to look unwell; again after it was well a while."""
         found = diagnose(self._settings, self._gauged)
-        if found.ailing and found.verdict != self._verdict:
+        self._well = 0 if found.ailing else self._well + 1
+        if self._well >= _A_WHILE:
+            self._warned.clear()
+        if found.ailing and found.verdict not in self._warned:
             say(f"warning: {' '.join(found.sentences)}")
-        self._verdict = found.verdict
+            self._warned.add(found.verdict)
 
 
 class Waits:

@@ -42,6 +42,11 @@ def test_warnings__once_when_a_run_falls_ill_and_again_after_it_was_well(
     assert len(warnings) == 2
     assert "collapsing: the features lose their dimensions" in warnings[0]
     assert "is at 0.125 of its best" in warnings[0]
+    # At the edge of a limit, to and fro, it is not told at every turn.
+    with Monitor(tmp_path, settings, first=0, total=100) as monitor:
+        for step, rank in enumerate([8.0] * 5 + [1.0, 1.0, 8.0, 8.0] * 3 + [1.0] * 3, start=1):
+            monitor.log(_line(step, rank))
+    assert capsys.readouterr().err.count("warning:") == 1
     # A run that goes on is not told again what it was told before.
     with Monitor(tmp_path, settings, first=20, total=100) as monitor:
         monitor.log(_line(21, 1.0))
