@@ -52,7 +52,7 @@ def measure(recipe: str, device: torch.device) -> None:
                 for part in planned:
                     coverage.add(part)
         if pending is not None:  # as training does with the next line
-            diagnose(settings, [known | pending()] * LINES)
+            diagnose(settings, [known | pending.result()] * LINES)
         if device.type == "cuda":
             torch.cuda.synchronize()
         return (time.perf_counter() - start) * 1e3

@@ -6,6 +6,7 @@ a few settings more: `paper/ablation-vit-b16@table7-context`.
 
 import difflib
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from importlib import resources
 from pathlib import Path
@@ -17,7 +18,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
 Range = tuple[float, float]
-Place = Annotated[str, AfterValidator(lambda place: place.rstrip("/") or place)]  # photos = photos/
+# photos/ is photos
+Place = Annotated[str, AfterValidator(lambda place: re.sub(r"(?<=[^/:])/+$", "", place))]
 _SEEDS = 2**63  # what a 64-bit word holds
 
 

@@ -1,6 +1,7 @@
 """The command line: each command is a thin call into the API.
 
-Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signal after saving.
+Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signal after saving,
+130 by Ctrl-C where there is nothing to save.
 """
 
 import errno
@@ -83,7 +84,7 @@ def main() -> None:
     except (FloatingPointError, RuntimeError) as error:
         _fail(str(error), 1)
     if code == _CTRL_C:
-        _fail("stopped before it was done; the same command uses what was kept so far", _CTRL_C)
+        _fail("stopped before it was done", _CTRL_C)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -6,6 +6,7 @@ docs/health.md says what each is good for, under the names that metrics.jsonl ha
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,18 +28,14 @@ def gram(features: Tensor) -> Tensor:
 def rankme(products: Tensor) -> float:
     """The effective rank of features, from their `gram`: e to the entropy of their singular values.
 
-    Between 1 and the smaller side (RankMe, arXiv 2210.02885). Computed by one thread of the CPU: a
-    GPU, or many threads, take longer for a matrix of this size.
+    Between 1 and the smaller side (RankMe, arXiv 2210.02885). By NumPy on the CPU: for a matrix of
+    this size a GPU takes longer, and so do torch's threads.
     """
-    products = products.cpu()
-    if not products.isfinite().all():
+    matrix = products.cpu().numpy()
+    if not np.isfinite(matrix).all():
         return math.nan
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return effective_rank(torch.linalg.eigvalsh(products).clamp(min=0).sqrt())
-    finally:
-        torch.set_num_threads(threads)
+    values = torch.from_numpy(np.linalg.eigvalsh(matrix))
+    return effective_rank(values.clamp(min=0).sqrt())
 
 
 def effective_rank(values: Tensor) -> float:

@@ -125,14 +125,14 @@ def _predict(run: Run, first: Run, images: Images) -> _Prediction:
 def principal_components(runs: Sequence[Run], images: Images) -> Drawn:
     colours, numbers, table, fitted = {}, {}, {}, 0
     for run in runs:
-        pixels = images.read(run, images.rows(run, _FITTED))
-        shown = images.read(run, images.rows(run, _SHOWN))
+        shown = images.rows(run, _SHOWN)
+        rows = np.union1d(shown, images.rows(run, _FITTED))
         encoder = run.objective.encoders["target"]
         with torch.inference_mode():
-            tokens = torch.cat([encoder(shown), encoder(pixels)]).cpu()
+            tokens = encoder(images.read(run, rows)).cpu()
         found, shares = patches.principal_colours(tokens)
-        fitted = len(tokens)
-        colours[run.name] = found[: len(shown)].unflatten(1, encoder.grid).numpy()
+        fitted = len(rows)
+        colours[run.name] = found[np.isin(rows, shown)].unflatten(1, encoder.grid).numpy()
         numbers[run.name] = {"shares_of_variance": shares.tolist()}
         table[run.name] = {f"component {i + 1}, %": 100 * s for i, s in enumerate(shares.tolist())}
     caption = (

@@ -48,8 +48,11 @@ def figure3(runs: Sequence[Run]) -> Drawn:
 
 def figure4(runs: Sequence[Run]) -> Drawn:
     sizes = {run.name: _sizes(run) for run in runs}
-    if len({run.noise_std for run in runs}) < 2:
-        raise NotDrawn("Figure 4 needs at least two runs that differ in noise_std")
+    strengths: dict[torch.Size, set[float]] = {}
+    for run in runs:
+        strengths.setdefault(_shape(run), set()).add(run.noise_std)
+    if max(map(len, strengths.values())) < 2:
+        raise NotDrawn("Figure 4 needs at least two runs of one size that differ in noise_std")
     panels = {}
     for key, title in (("l1_A", "A"), ("l1_token", _token_name(runs))):
         largest: dict[torch.Size, float] = {}
@@ -174,11 +177,8 @@ def spectrum(runs: Sequence[Run]) -> Drawn:
 
 
 def frequencies(runs: Sequence[Run]) -> Drawn:
-    growth, numbers = {}, {}
-    runs = [run for run in _shaped_by_A(runs) if run.settings.positions != "learned"]
-    if not runs:
-        raise NotDrawn("noise by frequency is about sin-cos positions, and these runs have none")
-    for run in runs:
+    growth, numbers, styles = {}, {}, styles_of(runs)
+    for run in _noise_on_waves(runs):
         now = positions.variance_by_frequency(_A(run))
         first = positions.variance_by_frequency(positions.projection(run.untrained))
         growth[run.name] = now / first
@@ -195,11 +195,11 @@ def frequencies(runs: Sequence[Run]) -> Drawn:
         "of the untrained A; of runs without noise, what it would be. Long wavelengths tell far "
         "parts of an image apart, short ones neighbours."
     )
-    return Drawn("Noise by frequency", caption, draw.frequencies(growth, styles_of(runs)), numbers)
+    return Drawn("Noise by frequency", caption, draw.frequencies(growth, styles), numbers)
 
 
 def correlations(runs: Sequence[Run]) -> Drawn:
-    runs = _shaped_by_A(runs)
+    runs = _noise_on_waves(runs)
     found = _untrained(runs[:1]) | {run.name: _A(run) for run in runs}
     figure = draw.correlation_maps(
         {name: positions.correlations(matrix) for name, matrix in found.items()}
@@ -297,11 +297,11 @@ FROM_RUNS: dict[str, Callable[[Sequence[Run]], Drawn]] = {
 }
 
 
-def _shaped_by_A(runs: Sequence[Run]) -> list[Run]:
-    """Without those whose noise is the same in all directions, whatever A is."""
-    found = [run for run in runs if run.settings.positions != "fixed"]
+def _noise_on_waves(runs: Sequence[Run]) -> list[Run]:
+    """Without those whose noise is the same in all directions, or whose places are no waves."""
+    found = [run for run in runs if run.settings.positions not in ("fixed", "learned")]
     if not found:
-        raise NotDrawn("the noise of these runs is fixed: no matrix shapes it")
+        raise NotDrawn("these runs have fixed noise, which no matrix shapes, or learned positions")
     return found
 
 
@@ -319,7 +319,7 @@ def _beginning(run: Run, runs: Sequence[Run]) -> str:
     shapes = {tuple(one.untrained.predictor_embed.weight.shape) for one in runs}
     shape = run.untrained.predictor_embed.weight.shape
     unlike = ", {}×{}".format(*shape) if len(shapes) > 1 else ""
-    own = ", the noise's own" if not run.settings.tied else ""  # beside A, and drawn after it
+    own = ", the noise's own" if run.untrained.positions.noise_projection is not None else ""
     return f"untrained, seed {run.settings.seed}{unlike}{own}"
 
 

@@ -3,8 +3,8 @@
 Nothing that is trained or drawn depends on them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,6 @@ _AT_ONCE_ON_CPU = 64  # they stay in its cache
 _RANK = "rankme_"
 
 Values = dict[str, Tensor]
-Pending = Callable[[], dict[str, Any]]
 
 
 def period(settings: Settings, steps: int) -> int:
@@ -69,25 +68,26 @@ class Gauges:
                 self._parts.append((some[: len(view.masks)], fixed))
                 some = some[len(view.masks) :]
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._found: Values = {}
-        self._all = torch.empty(0)  # the same, one after the other
+        self._all = torch.empty(0)  # what was found, one after the other
+        self._shapes: dict[str, torch.Size] = {}  # of each of it
         self._beside = ThreadPoolExecutor(max_workers=1)
         self._graphed = step.graph
 
     def __call__(self) -> dict[str, Any]:
         """Gauges by name: numbers, or lists of them."""
-        return self.begin()()
+        return self.begin().result()
 
-    def begin(self) -> Pending:
-        """Sets the device to work, and gives what waits for it.
+    def begin(self) -> Future[dict[str, Any]]:
+        """Sets the device to work, and gives what is to come of it.
 
         Beside a captured step, a thread computes what is left for the CPU: otherwise the device
         would stand still meanwhile, for longer than it takes to gauge.
         """
         self._measure()
         if self._graph is None:
-            found = self._named(self._all.cpu())
-            return lambda: found
+            found: Future[dict[str, Any]] = Future()
+            found.set_result(self._named(self._all.cpu()))
+            return found
         values, copied = self._all.to("cpu", non_blocking=True), torch.cuda.Event()
         copied.record()
 
@@ -95,13 +95,13 @@ class Gauges:
             copied.synchronize()
             return self._named(values)
 
-        return self._beside.submit(named).result
+        return self._beside.submit(named)
 
     def _measure(self) -> None:
         """Where the step is a CUDA graph, so is this; the weights lie where they lay."""
         if self._graph is not None:
             self._graph.replay()
-        elif not self._graphed or not self._found:  # the first time makes kernels ready
+        elif not self._graphed or not self._shapes:  # the first time makes kernels ready
             self._compute()
         else:
             self._graph = torch.cuda.CUDAGraph()
@@ -110,13 +110,12 @@ class Gauges:
             self._graph.replay()
 
     def _named(self, values: Tensor) -> dict[str, Any]:
-        shapes = [value.shape for value in self._found.values()]
-        parts = values.split([shape.numel() for shape in shapes])
-        found = {n: p.view(shape) for n, p, shape in zip(self._found, parts, shapes, strict=True)}
-        return {
-            name: health.rankme(value) if name.startswith(_RANK) else value.tolist()
-            for name, value in found.items()
-        }
+        parts = values.split([shape.numel() for shape in self._shapes.values()])
+        found = {}
+        for part, (name, shape) in zip(parts, self._shapes.items(), strict=True):
+            value = part.view(shape)
+            found[name] = health.rankme(value) if name.startswith(_RANK) else value.tolist()
+        return found
 
     @torch.no_grad()
     def _compute(self) -> None:
@@ -146,8 +145,9 @@ class Gauges:
                 self._encoders["context"], self._encoders["target"]
             )
         values |= health.noise_gauges(objective.predictor, context.float())
-        self._found = values | self._losses(errors)
-        self._all = torch.cat([value.double().flatten() for value in self._found.values()])
+        values |= self._losses(errors)
+        self._shapes = {name: value.shape for name, value in values.items()}
+        self._all = torch.cat([value.double().flatten() for value in values.values()])
 
     def _losses(self, errors: Sequence[Tensor]) -> Values:
         grid = self._objective.encoder.grid

@@ -4,8 +4,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -57,7 +58,8 @@ class Monitor:
         found = diagnose(settings, self._gauged)
         self._warned, self._well = {found.verdict} if found.ailing else set[str](), 0
         self._bars = Bars({name: total})
-        self._waiting: Callable[[], None] | None = None
+        self._waiting: tuple[Mapping[str, Any], Future[dict[str, Any]]] | None = None
+        self._step = first
 
     def __enter__(self) -> Self:
         return self
@@ -68,41 +70,51 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.flush()
-        self._bars.close()
-        if self._tracker is not None:
-            self._tracker.close()
-        self._metrics.close()
+        try:
+            # Of a run that failed, that is what is to be heard of, and not what failed with it.
+            with suppress(Exception) if error is not None else nullcontext():
+                self.flush()
+        finally:
+            self._bars.close()
+            if self._tracker is not None:
+                self._tracker.close()
+            self._metrics.close()
 
     def advance(self, step: int) -> None:
-        """Moves the bar."""
+        """Moves the bar, and writes what has come meanwhile."""
+        self._step = step
+        if self._waiting is not None and self._waiting[1].done():
+            self.flush()
         self._bars.update(self._name, step)
 
     def log(
-        self, metrics: Mapping[str, Any], pending: Callable[[], Mapping[str, Any]] | None = None
+        self, metrics: Mapping[str, Any], pending: Future[dict[str, Any]] | None = None
     ) -> None:
         """One line, with at least `step` and `loss`; what is not finite becomes null.
 
-        pending: gives what is still to come; such a line is written before the next, or by `flush`.
+        pending: what is still to come; such a line is written as soon as it has come, and in any
+            case before the next one.
         """
         self.flush()
         if pending is None:
             self._write(metrics)
         else:
-            self._waiting = lambda: self._write({**metrics, **pending()})
+            self._waiting = metrics, pending
 
     def flush(self) -> None:
         """Writes what still waits."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting()
+            metrics, pending = waiting
+            self._write({**metrics, **pending.result()})
 
     def _write(self, metrics: Mapping[str, Any]) -> None:
         line = {name: _finite(value) for name, value in metrics.items()}
         self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
         if self._tracker is not None:
             self._tracker.log(line)
-        self._bars.update(self._name, line["step"], note_of(line))
+        self._step = max(self._step, line["step"])
+        self._bars.update(self._name, self._step, note_of(line))
         if GAUGED in line:
             self._gauged.append(line)
             self._judge()

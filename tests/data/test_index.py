@@ -245,9 +245,9 @@ def test_index__of_another_format_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(index, "_FORMAT", 2)
+        patch.setattr(index, "_FORMAT", 3)
         index_folder(_folder(tmp_path))
-    with pytest.raises(ValueError, match="has format 2, expected 1"):
+    with pytest.raises(ValueError, match="has format 3, expected 2"):
         FolderIndex(index_path(tmp_path))
     assert open_index(tmp_path) is None
 

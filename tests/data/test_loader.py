@@ -11,6 +11,7 @@ from PIL import Image
 from flexpredict.data.decode import BadImage, decode
 from flexpredict.data.loader import Batches, Order, load
 from flexpredict.data.sources import FolderSource, MemorySource, open_source
+from flexpredict.data.sources.folder import index_folder
 from flexpredict.notice import Notice
 
 
@@ -81,8 +82,13 @@ def test_folder__pictures_that_cannot_be_read_are_counted(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"holds no images \(it has 2 .heic, 1 .dng\): expected"):
         open_source(tmp_path)
     _photos(tmp_path)
-    with pytest.warns(Notice, match="has 12 images that can be read; left out are 2 .heic, 1 .dng"):
+    (tmp_path / "._1.HEIC").touch()  # as a Mac leaves them
+    said = "has 12 images that can be read; left out are 2 .heic, 1 .dng"
+    with pytest.warns(Notice, match=said):
         assert len(open_source(tmp_path)) == 12
+    index_folder(tmp_path)
+    with pytest.warns(Notice, match=said):  # from its index
+        open_source(tmp_path)
 
 
 def test_memory__wrong_arrays_are_refused() -> None:

@@ -20,7 +20,8 @@ from flexpredict.model.masking import Masks
 from flexpredict.objective import ijepa
 from flexpredict.objective.views import View
 from flexpredict.train.chunks import Chunks
-from flexpredict.train.step import Step
+from flexpredict.train.gauges import Gauges
+from flexpredict.train.step import Step, step_of
 
 pytestmark = pytest.mark.gpu
 
@@ -130,6 +131,30 @@ def test_cuda__gauges_by_graph_follow_the_plain_ones(pictures: np.ndarray, tmp_p
         for name in ("rankme_target", "spread_context", "noise_over_signal", "fixed_loss"):
             if name in plain:
                 np.testing.assert_allclose(fast[name], plain[name], rtol=1e-3)
+
+
+def test_cuda__gauges_to_come_are_of_the_weights_they_were_begun_with(pictures: np.ndarray) -> None:
+    settings, device = settings_from(SMALL | {"graph": True}), torch.device("cuda")
+    objective = build.build_objective(settings)
+    chunks = Chunks(build.build_sampler(settings, objective.encoder.grid), 0, 8)
+    compute = step_of(settings, objective, device)
+    gauges = Gauges(settings, MemorySource(pictures), chunks, objective, compute)
+    images = torch.from_numpy(pictures[:16]).permute(0, 3, 1, 2).contiguous().cuda()
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            compute(images, [chunks.views(plans, device) for plans in chunks(0, 0, 16)], 0.9)
+
+    train(5)
+    for _ in range(2):  # at once, and captured
+        before = gauges()
+    pending = gauges.begin()
+    train(5)
+    later = gauges.begin()
+    train(5)
+    assert pending.result() == before
+    assert later.result()["fixed_loss"] != before["fixed_loss"]
+    assert gauges()["fixed_loss"] != later.result()["fixed_loss"]
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

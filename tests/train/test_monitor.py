@@ -3,7 +3,9 @@
 import json
 import math
 import sys
+import threading
 import types
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,15 @@ def test_warnings__once_when_a_run_falls_ill_and_again_after_it_was_well(
     assert "warning:" not in capsys.readouterr().err
 
 
+def _coming(rank: float) -> Future[dict[str, Any]]:
+    """What a thread will find."""
+    pending: Future[dict[str, Any]] = Future()
+    threading.Timer(0.2, pending.set_result, [{"rankme_target": rank}]).start()
+    return pending
+
+
 def test_lines__what_is_still_to_come_is_written_in_its_order(tmp_path: Path) -> None:
-    """Before the next line, by flush, and at the end; never twice."""
+    """When it has come, before the next line, by flush, and at the end; never twice."""
 
     def steps() -> list[tuple[int, float | None]]:
         lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -62,15 +71,39 @@ def test_lines__what_is_still_to_come_is_written_in_its_order(tmp_path: Path) ->
 
     plain = {"epoch": 0.0, "loss": 0.3, "images_per_second": 1.0}
     with Monitor(tmp_path, settings_from({"steps": 100}), first=0, total=100) as monitor:
-        monitor.log({"step": 1, **plain}, lambda: {"rankme_target": 3.0})
+        monitor.log({"step": 1, **plain}, _coming(3.0))
         assert steps() == []
         monitor.log({"step": 2, **plain})
         assert steps() == [(1, 3.0), (2, None)]
-        monitor.log({"step": 3, **plain}, lambda: {"rankme_target": 4.0})
+        monitor.log({"step": 3, **plain}, _coming(4.0))
         monitor.flush()
         assert steps() == [(1, 3.0), (2, None), (3, 4.0)]
-        monitor.log({"step": 4, **plain}, lambda: {"rankme_target": 5.0})
-    assert steps() == [(1, 3.0), (2, None), (3, 4.0), (4, 5.0)]
+        monitor.log({"step": 4, **plain}, coming := _coming(5.0))
+        monitor.advance(5)
+        assert len(steps()) == 3
+        coming.result()
+        monitor.advance(6)
+        assert steps()[3:] == [(4, 5.0)]
+        monitor.log({"step": 7, **plain}, _coming(6.0))
+    assert [step for step, _ in steps()] == [1, 2, 3, 4, 7]
+
+
+def test_lines__what_fails_on_the_way_does_not_hide_what_went_wrong(tmp_path: Path) -> None:
+    settings = settings_from({"steps": 100})
+    line = {"step": 1, "epoch": 0.0, "loss": 0.3, "images_per_second": 1.0}
+    lost: Future[dict[str, Any]] = Future()
+    lost.set_exception(RuntimeError("device lost"))
+
+    def failing(error: Exception | None) -> None:
+        with Monitor(tmp_path, settings, first=0, total=100) as monitor:
+            monitor.log(line, lost)
+            if error is not None:
+                raise error
+
+    with pytest.raises(ValueError, match="cannot be used"):
+        failing(ValueError("images cannot be used"))
+    with pytest.raises(RuntimeError, match="device lost"):
+        failing(None)
 
 
 def test_plain_lines__few_seconds_few_lines(

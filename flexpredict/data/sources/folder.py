@@ -61,6 +61,13 @@ class FolderSource(PathSource):
             self.labels, self.classes = _first_level(walk.paths)
         else:
             self._use(index)
+        if left_out := walk.left_out if index is None else index.left_out:
+            warnings.warn(
+                f"{root} has {len(self.paths):,} images that can be read; left out are {left_out}: "
+                f"to use them too, convert them",
+                Notice,
+                stacklevel=2,
+            )
 
     def _use(self, index: FolderIndex) -> None:
         self.paths, self.labels, self.classes = index, index.labels, index.classes
@@ -97,6 +104,7 @@ class Walk(NamedTuple):
     paths: list[str]
     folders: dict[str, State]
     walked_ns: int
+    left_out: str  # pictures that cannot be read, in words
 
 
 def images_below(root: Path) -> list[str]:
@@ -134,28 +142,21 @@ def walk_images(root: Path, progress: Progress | None = None) -> Walk:
                 if not file.startswith("."):
                     found.append(prefix + file)
             elif suffix in _UNREADABLE:
-                unreadable[suffix] += 1
+                unreadable[suffix] += not file.startswith(".")
             elif os.path.islink(path := os.path.join(folder, file)) and not os.path.exists(path):
                 folders[prefix + file] = ABSENT  # a disk that is not mounted may come back
         if progress is not None and time.monotonic() > told + _TELL_EVERY:
             progress(len(found), len(found))
             told = time.monotonic()
-    left_out = ", ".join(f"{count:,} {suffix}" for suffix, count in unreadable.most_common())
+    left_out = ", ".join(f"{n:,} {suffix}" for suffix, n in unreadable.most_common() if n)
     if not found:
         kinds = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
         also = f" (it has {left_out})" if left_out else ""
         raise ValueError(f"{root} holds no images{also}: expected files of type {kinds}")
-    if left_out:
-        warnings.warn(
-            f"{root} has {len(found):,} images that can be read; left out are {left_out}: to use "
-            f"them too, convert them",
-            Notice,
-            stacklevel=2,
-        )
     if progress is not None:
         progress(len(found), len(found))
     found.sort()
-    return Walk(found, folders, walked_ns)
+    return Walk(found, folders, walked_ns, left_out)
 
 
 def _first_level(paths: list[str]) -> tuple[NDArray[np.int64] | None, list[str]]:
@@ -175,4 +176,5 @@ def _write(root: Path, walk: Walk) -> FolderIndex:
         *_first_level(walk.paths),
         folders=walk.folders,
         walked_ns=walk.walked_ns,
+        left_out=walk.left_out,
     )

@@ -43,7 +43,7 @@ CHECKED_BYTES = 64 << 20
 SETTLED_NS = 2_000_000_000
 
 _MAGIC = b"FLEXPREDICT-IDX\n"
-_FORMAT = 1
+_FORMAT = 2  # raised when a walk would find other images
 _HEADER = 4096
 _JSON = len(_MAGIC) + hashlib.sha256().digest_size
 _SECTIONS = ("paths", "ends", "labels", "classes", "folders", "states")
@@ -69,6 +69,7 @@ class FolderIndex(Sequence[str]):
                 _check(file, self._sections, _SECTIONS if whole else _SMALL)
                 self._count = int(header["count"])
                 self.walked_ns = int(header["walked_ns"])
+                self.left_out = str(header["left_out"])
                 # One number of a memoryview costs half of what one number of an array does.
                 self._paths = self._map(file, "paths", np.uint8, "r").data
                 self._ends = self._map(file, "ends", np.int64, "r").data
@@ -191,6 +192,7 @@ def write_index(
     *,
     folders: Mapping[str, State] | None = None,
     walked_ns: int = 0,
+    left_out: str = "",
 ) -> FolderIndex:
     """Write an index whole or not at all, and open it.
 
@@ -222,6 +224,7 @@ def write_index(
                 "format": _FORMAT,
                 "count": len(ends),
                 "walked_ns": walked_ns,
+                "left_out": left_out,
                 "sections": sections,
             }
             body = json.dumps(header).encode().ljust(_HEADER - _JSON)
