@@ -89,6 +89,19 @@ def test_recipes__expect_what_was_found(
     assert f"{found.mean:.1f} ± {found.std:.1f} %" in recipe_text(recipe)
 
 
+def test_readme__has_the_gains_of_five_seeds() -> None:
+    runs = json.loads((ROOT / "results" / "demo-seeds.json").read_text()).values()
+    said = []
+    for name, key in {"deterministic": "deterministic", "StoP": "stop"}.items():
+        gains = [
+            sum(run[key][task] - run["untrained"][task] for task in ("count", "dist", "class")) / 3
+            for run in runs
+        ]
+        each = ", ".join(f"{gain:.1f}" for gain in gains)
+        said.append(f"{name} {each} (mean {sum(gains) / len(gains):.1f})")
+    assert f"{', '.join(said)}." in (ROOT / "README.md").read_text()
+
+
 def test_readme__has_the_demo_as_it_was_found() -> None:
     """`make demo` writes demo-run/results.json; ours is kept."""
     found = json.loads((ROOT / "results" / "demo.json").read_text())
