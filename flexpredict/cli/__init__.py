@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed while working, 2 wrong input, 75 stopped by a signa
 
 import errno
 import os
+import re
 import sys
 import warnings
 from typing import Any, TextIO
@@ -66,7 +67,8 @@ def main() -> None:
         takes = [name for one in error.ctx.command.params for name in one.opts] if error.ctx else []
         if "extra argument" in sentence and "=" in sentence and "--set" in takes:
             sentence += "; a setting is given as --set KEY=VALUE"
-        wrong = sentence.partition("No such option: --")[2].partition(" ")[0].replace("-", "_")
+        unknown = re.match(r"No such option:? '?--([\w-]+)", sentence)  # by click's version
+        wrong = unknown[1].replace("-", "_") if unknown else ""
         if wrong in Settings.model_fields and "--set" in takes:
             sentence = f"--{wrong} is no option but a setting: --set {wrong}=…"
         _fail(f"{sentence}; see {command} --help", 2)
