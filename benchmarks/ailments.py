@@ -4,12 +4,14 @@
     python benchmarks/ailments.py make runs/ --kinds recipes --jobs 2
     python benchmarks/ailments.py make runs/ --kinds tiny-imagenet --jobs 4 --device cuda
     python benchmarks/ailments.py fit runs/
+    python benchmarks/ailments.py judge more/
     python benchmarks/ailments.py add results/{headline,again-s8}/runs/stop-* --name small-s8-64
 
 The third needs Tiny-ImageNet in the folder that FLEXPREDICT_DATA names.
 `make` writes runs/KIND/SEED with config.yaml and metrics.jsonl; what is there is left alone.
 `fit` takes thresholds from seeds 0 to 4, tries them on the others, and writes what comes with the
 package: health/thresholds.yaml and health/reference.json; docs/health.md gets the table.
+`judge` writes nothing: it says what the package as it is calls runs of any seeds.
 `add` puts healthy runs of any recipe into the latter, without fitting anything on them.
 """
 
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -253,14 +255,19 @@ def fit(runs: Sequence[Run]) -> dict[str, Fit]:
 
 def described(fits: dict[str, Fit], runs: Sequence[Run]) -> str:
     """Thresholds, and what kinds of runs are called by them, as Markdown."""
-    limits = {name: one.limit for name, one in fits.items()}
     rows = ["| threshold | value | the nearest run spared | the nearest run struck |"]
     rows += ["|---|---:|---:|---:|"]
     for name, one in fits.items():
         if one.spared is not None:
             rows.append(f"| `{name}` | {one.limit:g} | {one.spared:.3g} | {one.struck:.3g} |")
+    limits = {name: one.limit for name, one in fits.items()}
+    return "\n".join([*rows, "", judged(runs, limits)])
+
+
+def judged(runs: Sequence[Run], limits: Mapping[str, float]) -> str:
+    """What kinds of runs are called by thresholds, as Markdown."""
     called = [(r, diagnose(r.settings, r.lines, limits).verdict) for r in runs]
-    rows += ["", "| kind | should be | seeds 0 to 4, fitted | other seeds, tested |"]
+    rows = ["| kind | should be | seeds 0 to 4, fitted | other seeds, tested |"]
     rows += ["|---|---|---|---|"]
     for name, kind in ALL.items():
         cells = [
@@ -314,13 +321,13 @@ def add(name: str, folders: Sequence[Path]) -> None:
     keep({name: reference.pack(runs, "healthy")})
 
 
-def _ailing(found: dict[str, float], limits: dict[str, float]) -> bool:
+def _ailing(found: Mapping[str, float], limits: Mapping[str, float]) -> bool:
     return any(all(holds(c, found, limits) for c in rule.conditions) for rule in RULES)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["make", "fit", "add", "one"])
+    parser.add_argument("command", choices=["make", "fit", "judge", "add", "one"])
     parser.add_argument("runs", type=Path, nargs="+", help="a folder of runs; to add, run folders")
     parser.add_argument("--name", help="of what is added")
     parser.add_argument("--kinds", default="kinds", help="names, or kinds, recipes, tiny-imagenet")
@@ -336,6 +343,11 @@ def main() -> None:
         make_one(kinds[0], seeds[0], given.runs[0], given.device)
     elif given.command == "make":
         make(given.runs[0], kinds, seeds, given.jobs, given.device)
+    elif given.command == "judge":
+        runs = [run for folder in given.runs for run in read_runs(folder)]
+        if not runs:
+            parser.error(f"there are no runs in {given.runs[0]}: expected KIND/SEED folders")
+        print(judged(runs, diagnosis.thresholds()))
     elif given.command == "add":
         if given.name is None:
             parser.error("say with --name what these runs are")

@@ -1,11 +1,14 @@
-"""What is still to be measured on a GPU, in order: call it until nothing is left.
+"""What is still to be measured on a GPU, in order, for machines that are lent by the minute.
 
-    FLEXPREDICT_DATA=… python benchmarks/gpu_queue.py WORK/ --seconds 560 --home $OUT [NAME …]
+    FLEXPREDICT_DATA=… setsid python benchmarks/gpu_queue.py WORK/ --seconds 1500 &    # once
+    python benchmarks/gpu_queue.py WORK/ --watch 560 --home $OUT       # until it says that it ended
 
-Waves of commands: those of one wave run at once, timings alone. A wave begins if there is time for
-it; studies are told to save when time is up (SIGTERM), and go on in the next call from WORK/, where
-results/ is copied to first. Output goes to WORK/NAME.log, what is done to WORK/done. At the end,
-logs, lines of results, and settings and gauged lines of runs are in HOME/kept.tar.gz.
+The first works, on and on, however often it is looked at: waves of commands, those of one wave at
+once, timings alone. A wave begins if there is time for it; studies are told to save when time is up
+(SIGTERM), and go on in a later call from WORK/, where results/ is copied to first. Output goes to
+WORK/NAME.log, what is done to WORK/done. The second says what comes, and packs logs, lines of
+results, and settings and gauged lines of runs into HOME/kept.tar.gz, finished or not. Where there
+is no WORK/ it fails at once: the machine is another one.
 """
 
 import argparse
@@ -25,13 +28,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flexpredict.engine.mps import sharing
+from flexpredict.files import alone_in
 from flexpredict.health.diagnosis import GAUGED
 from flexpredict.run_folder import CONFIG, METRICS, read_metrics
 from flexpredict.study.plan import read_study, study_names, trials
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
+SAID, WATCHED = "said.txt", 20.0  # what the queue says; seconds from one look at it to the next
 SAVING, CLEARING = 25.0, 5.0  # seconds for saving after a signal; of these, for all that is left
+THREADS = "2"  # of a process beside others; studies know better for theirs
 RESUMED = 75  # the exit code of what was told to stop, and has saved
 
 
@@ -58,14 +64,11 @@ QUEUE: list[list[Work]] = [
     [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
     # What needs no quiet machine.
     [
-        _step("loss-b16", 90, "loss --models b16 --batches 64 --seed 1"),
-        _step("loss-l16", 120, "loss --models l16 --batches 16"),
-        _step("loss-h14", 150, "loss --models h14 --batches 8"),
+        _step("loss-1", 90, "loss --models b16 --batches 64 --weights 1"),
+        _step("loss-2", 90, "loss --models b16 --batches 64 --weights 2"),
         Work("tests", 60, "-m pytest -m gpu -q -k gauges"),
-        _study("mae", "mae", 4),
+        _headline("beside", 3),
     ],
-    # Evidence.
-    [_headline("beside", 4)],
     [_study("ablations", "figure3 figure4", 6)],
     [_headline("long-headline", 4)],
     [_headline("paper-noise", 4)],
@@ -87,13 +90,14 @@ def run_queue(
             continue
         left = end - time.monotonic() - SAVING
         if left < max(one.seconds for one in todo):
-            print(f"{left:.0f} s are too few for {', '.join(one.name for one in todo)}", flush=True)
+            _say(work, f"{left:.0f} s are too few for {', '.join(one.name for one in todo)}")
             return
         _run_wave(todo, work, end - SAVING)
 
 
 def _run_wave(wave: Sequence[Work], work: Path, until: float) -> None:
     with sharing() if len(wave) > 1 else nullcontext({}) as variables:
+        variables = variables | ({"OMP_NUM_THREADS": THREADS} if len(wave) > 1 else {})
         running = {one: _start(one, work, variables) for one in wave}
         began = time.monotonic()
         for limit, end in (
@@ -120,10 +124,41 @@ def _start(one: Work, work: Path, variables: Mapping[str, str]) -> subprocess.Po
 def _note(one: Work, code: int, seconds: float, work: Path) -> None:
     state = {0: "done", RESUMED: "to go on"}.get(code, f"failed ({code})")
     tail = (work / f"{one.name}.log").read_text("utf-8", errors="replace").splitlines()[-8:]
-    print(f"{one.name}: {state} after {seconds:.0f} s", *tail, sep="\n  ", flush=True)
+    _say(work, "\n  ".join([f"{one.name}: {state} after {seconds:.0f} s", *tail]))
     if code == 0:
         with (work / "done").open("a") as file:
             file.write(f"{one.name}\n")
+
+
+def _say(work: Path, text: str) -> None:
+    with (work / SAID).open("a") as file:
+        file.write(f"{text}\n")
+
+
+def watch(work: Path, seconds: float) -> bool:
+    """Prints what the queue in a folder says, and how far studies are; whether it has ended."""
+    end, said, known = time.monotonic() + seconds, 0, ""
+    while True:
+        try:
+            with alone_in(work):
+                ended = True
+        except BlockingIOError:
+            ended = False
+        text = (work / SAID).read_text("utf-8") if (work / SAID).exists() else ""
+        print(text[said:], end="", flush=True)
+        said = len(text)
+        lasts = {log.stem: _last(log) for log in sorted(work.glob("*.log"))}
+        if (now := "\n".join(f"  {name}: {line}" for name, line in lasts.items())) != known:
+            print(time.strftime("%T"), now, sep="\n", flush=True)
+            known = now
+        if ended or time.monotonic() > end:
+            return ended
+        time.sleep(min(WATCHED, max(0.0, end - time.monotonic())))
+
+
+def _last(log: Path) -> str:
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    return lines[-1][:160] if lines else ""
 
 
 def _done(work: Path) -> set[str]:
@@ -135,7 +170,7 @@ def keep(work: Path, home: Path) -> None:
     """All that is small: logs, lines of results, and of runs their settings and gauged lines."""
     partial = home / "kept.tar.gz.partial"
     with tarfile.open(partial, "w:gz") as tar:
-        for path in [*work.glob("*.log"), *work.glob("done")]:
+        for path in [*work.glob("*.log"), *work.glob("done"), *work.glob(SAID)]:
             tar.add(path, path.name)
         for path in work.glob("results/*/results.jsonl"):
             tar.add(path, str(path.relative_to(work)))
@@ -168,18 +203,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("names", nargs="*", help="these alone, and not the whole queue")
-    parser.add_argument("--seconds", type=float, required=True, help="that this call may take")
-    parser.add_argument("--home", type=Path, required=True, help="where what is kept goes")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seconds", type=float, help="works, for so long")
+    which.add_argument("--watch", type=float, help="looks, for so many seconds, at who works")
+    parser.add_argument("--home", type=Path, help="where what is kept goes, of what is looked at")
     given = parser.parse_intermixed_args()
     if unknown := set(given.names) - {one.name for wave in QUEUE for one in wave}:
         parser.error(f"nothing is called {unknown.pop()!r} here")
     work = given.work.resolve()
+    if given.watch is not None:
+        if not work.exists():
+            sys.exit(f"there is no {work}: this is another machine, or nothing was begun")
+        ended = watch(work, given.watch)
+        print("it has ended" if ended else "it goes on")
+        if given.home is not None:
+            keep(work, given.home)
+        return
     if not work.exists():
         shutil.copytree(RESULTS, work / "results")
-    try:
+    with alone_in(work):
         run_queue(QUEUE, work, given.seconds, given.names)
-    finally:
-        keep(work, given.home)
 
 
 if __name__ == "__main__":

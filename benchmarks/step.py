@@ -15,21 +15,23 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.multiprocessing as mp
 from reference_step import PlainStep, difference_to_transformers
 from step_anatomy import attainable
-from step_cases import CUDA, Case, Given, masks_for, measured, ours, say, setting, synthetic
+from step_cases import CUDA, Case, Given, masks_for, measured, ours, say, setting, smooth, synthetic
 from torch import Tensor
 
+from flexpredict.engine import precision
 from flexpredict.engine.mps import sharing
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.objective.views import View
-from flexpredict.train.step import Step
+
+RESTED = 8  # batches of which losses are compared at the same weights
 
 
 def rates(
@@ -159,55 +161,70 @@ def overhead(name: str, batch: int, repeats: int, *, compiled: bool) -> None:
     })  # fmt: skip
 
 
-def losses(name: str, batch: int, steps: int, seed: int) -> None:
-    """Loss differences to the reference over some steps, beside the reference's own rounding."""
-    runs: dict[str, list[float]] = {}
-    for kind, dtype in (
-        ("float32", torch.float32), ("bfloat16", torch.bfloat16), ("ours", torch.bfloat16)
-    ):  # fmt: skip
-        torch._dynamo.reset()
-        objective, settings = setting(name)  # the same first weights each time
-        step: Callable[..., object]
-        if kind == "ours":
-            mine = ours(objective, settings, compiled=True, graph=name in ("s8", "ti8"))
+def losses(name: str, batch: int, steps: int, seed: int, weights: int, ways: Sequence[str]) -> None:
+    """Loss differences to the reference over some steps, beside those that rounding makes.
 
-            def step(images: Tensor, masks: Masks, noise: Tensor, mine: Step = mine) -> object:
-                return mine(images, [[View(masks, Given(noise))]], 0.996)[0]
-        else:
-            plain = PlainStep(objective, lean=False, dtype=dtype)
-            std = settings.noise_std
-
-            def step(
-                images: Tensor,
-                masks: Masks,
-                noise: Tensor,
-                plain: PlainStep = plain,
-                std: float = std,
-            ) -> object:
-                return plain(images, masks, noise * std)
-
-        generator, found = torch.Generator(CUDA).manual_seed(seed), []
-        for number in range(steps):
-            low = torch.rand(batch, 3, 8, 8, device=CUDA, generator=generator)
-            size = settings.image_size
-            images = torch.nn.functional.interpolate(low, size, mode="bicubic").clamp(0, 1) * 255
-            masks = masks_for(settings, objective, batch, seed * steps + number)
-            shape = (*masks.targets.shape, objective.encoder.dim)
-            noise = torch.randn(shape, device=CUDA, generator=generator)
-            found.append(float(step(images.to(torch.uint8), masks, noise)))  # type: ignore[arg-type]
-        runs[kind] = found
+    Of the reference itself, in bfloat16 against float32; and of the sketch, which rounds elsewhere.
+    Then the same at rest, of other images at the weights that the reference in float32 has come to:
+    there no way of computing has gone a way of its own.
+    """
+    trained, rested, reached = {}, {}, None
+    for kind in ("float32", "bfloat16", "sketch", *ways):
+        way = _Way(kind, name, weights)
+        found = [float(way.step(*given)) for given in way.batches(batch, steps, seed)]
         say({"model": name, "kind": kind, "loss": found[:: max(1, steps // 8)]})
-    exact = torch.tensor(runs["float32"])
-    rounding = (torch.tensor(runs["bfloat16"]) - exact).abs()
-    to_bf16 = (torch.tensor(runs["ours"]) - torch.tensor(runs["bfloat16"])).abs()
-    to_exact = (torch.tensor(runs["ours"]) - exact).abs()
-    say({
-        "model": name, "seed": seed, "steps": steps,
-        "loss": [runs["float32"][0], runs["float32"][-1]],
-        "reference bf16 - float32": [float(rounding.mean()), float(rounding.max())],
-        "ours - reference bf16": [float(to_bf16.mean()), float(to_bf16.max())],
-        "ours - reference float32": [float(to_exact.mean()), float(to_exact.max())],
-    })  # fmt: skip
+        reached = reached or {k: v.cpu() for k, v in way.objective.state_dict().items()}
+        way.objective.load_state_dict(reached)
+        again = [way.loss(*given) for given in way.batches(batch, RESTED, seed + steps)]
+        trained[kind], rested[kind] = torch.tensor(found), torch.tensor(again)
+        del way
+        gc.collect()  # a way is a cycle
+        torch.cuda.empty_cache()
+    about = {"model": name, "weights": weights, "seed": seed}
+    for where, runs in ((f"over {steps} steps", trained), ("at rest", rested)):
+        for kind, one in runs.items():
+            for other in ("float32", "bfloat16"):
+                if kind not in ("float32", other):
+                    away = one - runs[other]
+                    say(about | {
+                        "where": where, "of": kind, "to": other, "mean": float(away.abs().mean()),
+                        "largest": float(away.abs().max()), "signed": float(away.mean()),
+                    })  # fmt: skip
+
+
+class _Way:
+    """The reference in float32 or bfloat16, the sketch, or our step: a step, and a loss alone."""
+
+    def __init__(self, kind: str, name: str, weights: int) -> None:
+        torch._dynamo.reset()
+        self.objective, self.settings = setting(name, seed=weights)
+        self.dtype = torch.float32 if kind == "float32" else torch.bfloat16
+        if kind in ("compiled", "eager"):
+            small, whole = name in ("s8", "ti8"), self.objective
+            mine = ours(whole, self.settings, compiled=kind == "compiled", graph=small)
+            self.step = lambda images, masks, noise: mine(
+                images, [self._view(masks, noise)], 0.996
+            )[0]
+            self._loss = lambda images, masks, noise: whole(images, self._view(masks, noise))
+        else:
+            plain = PlainStep(self.objective, lean=kind == "sketch", dtype=self.dtype)
+            self.objective, std = plain.model, self.settings.noise_std
+            self.step = lambda images, masks, noise: plain(images, masks, noise * std)
+            self._loss = lambda images, masks, noise: plain.loss(images, masks, noise * std)
+
+    @torch.no_grad()
+    def loss(self, images: Tensor, masks: Masks, noise: Tensor) -> float:
+        with precision.autocast(CUDA, self.dtype):
+            return float(self._loss(images, masks, noise))
+
+    def batches(self, count: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Masks, Tensor]]:
+        generator = torch.Generator(CUDA).manual_seed(seed)
+        for number in range(steps):
+            yield smooth(self.settings, self.objective, count, generator, seed * steps + number)
+
+    @staticmethod
+    def _view(masks: Masks, noise: Tensor) -> list[View]:
+        return [View(masks, Given(noise))]
 
 
 def main() -> None:
@@ -224,6 +241,7 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the images, masks and noise of loss"
     )
+    parser.add_argument("--weights", type=int, default=0, help="seed of the first weights of loss")
     chosen = parser.parse_args()
     names = chosen.models.split(",")
     batches = [int(batch) for batch in chosen.batches.split(",")]
@@ -241,7 +259,8 @@ def main() -> None:
             for way in chosen.ways.split(","):
                 overhead(name, batches[-1], 30, compiled=way == "compiled")
         elif chosen.what == "loss":
-            losses(name, batches[0], chosen.steps, chosen.seed)
+            ways = chosen.ways.split(",")
+            losses(name, batches[0], chosen.steps, chosen.seed, chosen.weights, ways)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from reference_step import PlainStep
 from torch import Tensor
 
@@ -26,6 +27,7 @@ MODELS = {
     "b16": {"model": "vit_base", "patch_size": 16, "image_size": 224},
     "l16": {"model": "vit_large", "patch_size": 16, "image_size": 224},
     "h14": {"model": "vit_huge", "patch_size": 14, "image_size": 224},
+    "s16": {"model": "vit_small", "patch_size": 16, "image_size": 224},
     "s8": {"model": "vit_small", "patch_size": 8, "image_size": 64},
     "ti8": {"model": "vit_tiny", "patch_size": 8, "image_size": 64},
     "ti4": {"model": "vit_tiny", "patch_size": 4, "image_size": 64},
@@ -96,6 +98,18 @@ def clock(work: Callable[[], object], seconds: float = 3.0) -> float:
 def synthetic(settings: Settings, batch: int) -> Tensor:
     size = settings.image_size
     return torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=CUDA)
+
+
+def smooth(
+    settings: Settings, objective: IJepa, batch: int, generator: torch.Generator, masks_seed: int
+) -> tuple[Tensor, Masks, Tensor]:
+    """Images that can be learnt from, masks, and standard normal noise."""
+    device = generator.device
+    low = torch.rand(batch, 3, 8, 8, device=device, generator=generator)
+    images = F.interpolate(low, settings.image_size, mode="bicubic").clamp(0, 1) * 255
+    masks = masks_for(settings, objective, batch, masks_seed)
+    shape = (*masks.targets.shape, objective.encoder.dim)
+    return images.to(torch.uint8), masks, torch.randn(shape, device=device, generator=generator)
 
 
 def noise_for(objective: IJepa, masks: Masks) -> Tensor:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from conftest import Command
 
 from flexpredict import cli
+from flexpredict.notice import Notice
 from flexpredict.version import VERSION
 
 FAST = [
@@ -31,7 +34,9 @@ def test_pretrain_and_features__from_the_shell(
         "--layers", "2", "--json",
     )  # fmt: skip
     assert code == 0
-    assert json.loads(text) == {"out": str(out), "images": 96, "width": 128, "encoder": "target"}
+    assert json.loads(text) == {
+        "out": str(out), "images": 96, "width": 128, "encoder": "target", "left_out": {},
+    }  # fmt: skip
     with np.load(out) as file:
         assert file["features"].shape == (96, 128)
         assert file["classes"].tolist() == ["left", "right"]
@@ -43,6 +48,34 @@ def test_pretrain_and_features__from_the_shell(
     code, _, err = command("pretrain", str(photos), "--out", str(run) + "n", *FAST, "--resume")
     assert code == 0
     assert "holds no run yet: a new one begins" in err
+
+
+def test_features__broken_files_are_left_out_and_named(
+    photos: Path, tmp_path: Path, command: Command
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "features.npz"
+    photos = shutil.copytree(photos, tmp_path / "photos")
+    assert command("pretrain", photos, "--out", run, *FAST)[0] == 0
+    files = sorted(photos.rglob("*.png"))
+    files[0].write_bytes(b"no image")
+    words = ["features", run, "--data", photos, "--out"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", Notice)
+        code, text, err = command(*words, out, "--json")
+    assert code == 0
+    assert "flexpredict: 1 of 96 images cannot be used and are left out" in err
+    name = str(files[0].relative_to(photos))
+    assert json.loads(text)["left_out"] == {name: "it is no image of a known kind"}
+    with np.load(out) as file:
+        assert len(file["features"]) == len(file["names"]) == len(file["labels"]) == 95
+        assert name not in file["names"]
+        assert np.isfinite(file["features"]).all()
+    for path in files:
+        path.write_bytes(b"no image")
+    code, _, err = command(*words, tmp_path / "none.npz")
+    assert code == 2
+    assert "none of 96 images can be used" in err
+    assert not (tmp_path / "none.npz").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import flexpredict as fp
+from flexpredict.files import alone_in
 from flexpredict.study.plan import read_study, study_names, trials
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -36,9 +38,7 @@ def work(queue: ModuleType, folder: Path, name: str, seconds: float, program: st
     return queue.Work(name, seconds, str(path))
 
 
-def test_queue__goes_on_where_it_ended(
-    queue: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queue__goes_on_where_it_ended(queue: ModuleType, tmp_path: Path) -> None:
     plan = [
         [work(queue, tmp_path, "first", 1, "print('one')")],
         [
@@ -48,7 +48,7 @@ def test_queue__goes_on_where_it_ended(
         [work(queue, tmp_path, "long", 1000, "print('three')")],
     ]
     queue.run_queue(plan, tmp_path, seconds=100)
-    said = capsys.readouterr().out
+    said = (tmp_path / "said.txt").read_text()
     assert "broken: failed (3)" in said
     assert "too few for long" in said
     assert sorted((tmp_path / "done").read_text().split()) == ["beside", "first"]
@@ -60,19 +60,43 @@ def test_queue__goes_on_where_it_ended(
 
 
 def test_queue__time_is_up(
-    queue: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    queue: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "SAVING", 2.0)
     monkeypatch.setattr(queue, "CLEARING", 1.0)
     wave = [work(queue, tmp_path, "saves", 0, SAVES), work(queue, tmp_path, "deaf", 0, DEAF)]
     queue.run_queue([wave], tmp_path, seconds=7)
-    said = capsys.readouterr().out
+    said = (tmp_path / "said.txt").read_text()
     assert "saves: to go on" in said
     assert "deaf: failed (-9)" in said
     assert not (tmp_path / "done").exists()
+
+
+def test_queue__is_watched(
+    queue: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(queue, "WATCHED", 0.1)
+    monkeypatch.setattr(queue, "QUEUE", [[work(queue, tmp_path, "first", 1, "print('one')")]])
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "work"), "--watch", "60"])
+    with pytest.raises(SystemExit, match="another machine"):
+        queue.main()
+    (tmp_path / "work").mkdir()
+    with alone_in(tmp_path / "work"):  # somebody works
+        assert not queue.watch(tmp_path / "work", 0.3)
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "work"), "--seconds", "60"])
+    queue.main()
+    monkeypatch.setattr(
+        sys, "argv", ["", str(tmp_path / "work"), "--watch", "60", "--home", str(tmp_path)]
+    )
+    queue.main()
+    said = capsys.readouterr().out
+    assert "first: done after" in said
+    assert "it has ended" in said
+    with tarfile.open(tmp_path / "kept.tar.gz") as tar:
+        assert set(tar.getnames()) == {"first.log", "done", "said.txt"}
 
 
 def test_queue__what_is_kept(queue: ModuleType, tmp_path: Path) -> None:
@@ -101,5 +125,5 @@ def test_queue__names_are_unique_and_studies_are_there(queue: ModuleType) -> Non
     works = [one for wave in queue.QUEUE for one in wave]
     assert len({one.name for one in works}) == len(works)
     asked = [one.command.partition("study ")[2].partition(" --out")[0].split() for one in works]
-    assert {"mae", "figure4-scenes"} < {name for some in asked for name in some}
+    assert {"figure3", "figure4-scenes"} < {name for some in asked for name in some}
     assert {name for some in asked for name in some} < set(study_names())

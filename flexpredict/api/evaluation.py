@@ -42,6 +42,7 @@ class Features(NamedTuple):
     names: list[str]
     labels: NDArray[np.int64] | None
     classes: list[str]
+    left_out: dict[str, str]  # images that cannot be used, and why
 
 
 def features(
@@ -54,23 +55,40 @@ def features(
     resize: Resize = "recompute",
     device: str | None = None,
 ) -> Features:
-    """Frozen features of every image: token means after the final norm, layers side by side."""
+    """Frozen features of all images that can be used: token means after the final norm."""
     model = _encoder(run, encoder, device)
     height = size_for(model, image_size)[0]
     source = open_source(data, image_size=height, progress=Tally("scenes"))
+    unusable: dict[int, str] = {}
     found = cached(
         model,
         source,
         layers=layers,
         image_size=image_size,
         resize=resize,
+        unusable=unusable,
         progress=Tally("features"),
     )
+    if not unusable:
+        names = [source.name(row) for row in range(len(source))]
+        return Features(found.numpy(), names, source.labels, source.classes, {})
+    first = next(iter(unusable))
+    said = f"{source.name(first)}: {unusable[first]}"
+    if len(unusable) == len(source):
+        raise ValueError(f"none of {len(source)} images can be used: {said}")
+    warnings.warn(
+        f"{len(unusable)} of {len(source)} images cannot be used and are left out; the first is "
+        f"{said} (`flexpredict data inspect` names all such)",
+        Notice,
+        stacklevel=2,
+    )
+    rows = [row for row in range(len(source)) if row not in unusable]
     return Features(
-        found.numpy(),
-        [source.name(index) for index in range(len(source))],
-        source.labels,
+        found.numpy()[rows],
+        [source.name(row) for row in rows],
+        None if source.labels is None else source.labels[rows],
         source.classes,
+        {source.name(row): why for row, why in unusable.items()},
     )
 
 

@@ -86,7 +86,7 @@ def features(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Write the frozen features of a folder of images.
+    """Write the frozen features of a folder of images, without those that cannot be used.
 
     Example: `flexpredict features run/ --data photos/ --out features.npz`
     """
@@ -107,9 +107,11 @@ def features(
         np.savez(file, allow_pickle=False, **arrays)
     count, width = found.features.shape
     if as_json:
-        print_json({"out": str(out), "images": count, "width": width, "encoder": encoder})
+        said = {"out": str(out), "images": count, "width": width, "encoder": encoder}
+        print_json(said | {"left_out": found.left_out})
     else:
-        print(f"{out}: {count} images x {width} features of the {encoder} encoder")
+        without = f", {len(found.left_out)} left out" if found.left_out else ""
+        print(f"{out}: {count} images x {width} features of the {encoder} encoder{without}")
 
 
 @evaluates(print_accuracy)

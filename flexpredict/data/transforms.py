@@ -85,12 +85,24 @@ def read_random_images(
     return torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).contiguous()
 
 
+class UnusableImage(ValueError):
+    """An image that has to be there, and why it cannot be used."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+        self.name, self.why = name, why
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} cannot be used: {self.why}; repair it or take it out, as an evaluation "
+            f"leaves no image out by itself (`flexpredict data inspect` names all such)"
+        )
+
+
 def read_pixels(source: Source, index: int, channels: int) -> Pixels:
     """A sample that has to be there: an evaluation replaces no image by another."""
     try:
         return decode(source.read(index), channels)
     except (BadImage, OSError) as error:
-        raise ValueError(
-            f"{source.name(index)} cannot be used: {error}; repair it or take it out, as an "
-            f"evaluation leaves no image out by itself (`flexpredict data inspect` names all such)"
-        ) from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise UnusableImage(source.name(index), why) from None

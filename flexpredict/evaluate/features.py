@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from flexpredict.data.cores import usable_cores
 from flexpredict.data.sources import MemorySource, Progress, Source
 from flexpredict.data.sources.identity import contents
-from flexpredict.data.transforms import Transform, read_images
+from flexpredict.data.transforms import Transform, UnusableImage, read_images
 from flexpredict.engine.encoders import encoder_digest
 from flexpredict.engine.precision import autocast_frozen, compute_dtype
 from flexpredict.evaluate import kept
@@ -43,27 +43,36 @@ def extract(
     rows: Rows | None = None,
     batch_size: int = _BATCH,
     workers: int | None = None,
+    unusable: dict[int, str] | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
     """(images, D · layers): token means after the final norm, layers side by side in depth order.
 
     image_size: other than the encoder's own, positions are made by `resize`; rectangles are fine.
+    unusable: gets the images that cannot be used, and why, and their features are not numbers;
+        without it the first one ends the work.
     """
     device, size = encoder.pos_embed.device, size_for(encoder, image_size)
     rows = np.arange(len(source)) if rows is None else rows
-    out = torch.empty(len(rows), encoder.dim * layers)
-    done = 0
-    dataset = _Batches(source, rows, size, transform, encoder.in_channels)
+    out = torch.full((len(rows), encoder.dim * layers), torch.nan)
+    lenient = unusable is not None
+    dataset = _Batches(source, rows, size, transform, encoder.in_channels, lenient)
     parts = [slice(start, start + batch_size) for start in range(0, len(rows), batch_size)]
     if isinstance(source, MemorySource):
         workers = 0
-    for images in prefetched(dataset, parts, workers):
-        with autocast_frozen(device):
-            found = encoder.features(images.to(device), layers=layers, resize=resize)
-        out[done : done + len(found)] = found.float().cpu()
-        done += len(found)
+    for part, answer in zip(parts, prefetched(dataset, parts, workers), strict=True):
+        places: slice | list[int] = part
+        images = answer
+        if isinstance(answer, _Usable):
+            images, places, others = answer
+            assert unusable is not None
+            unusable |= others
+        if len(images):
+            with autocast_frozen(device):
+                found = encoder.features(images.to(device), layers=layers, resize=resize)
+            out[places] = found.float().cpu()
         if progress is not None:
-            progress(done, len(rows))
+            progress(min(part.stop, len(rows)), len(rows))
     return out
 
 
@@ -75,17 +84,26 @@ def cached(
     image_size: Size | None = None,
     transform: Transform = _PLAIN,
     resize: Resize = "recompute",
+    unusable: dict[int, str] | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """As `extract`, from the cache where the same was computed before.
+    """As `extract`, from the cache where the same was computed before, of images all usable.
 
     The name of a cached file is a digest of weights, images, transform, layers and number format:
     features of other weights have another name, and are never used.
     """
+    options: Any = {"layers": layers, "image_size": image_size, "transform": transform,
+                    "resize": resize, "unusable": unusable, "progress": progress}  # fmt: skip
+    try:
+        images = content_digest(source)
+    except OSError:  # a file that nobody can read
+        if unusable is None:
+            raise
+        return extract(encoder, source, **options)
     key = {
         "format": _FORMAT,
         "weights": encoder_digest(encoder),
-        "images": content_digest(source),
+        "images": images,
         "transform": asdict(transform),
         "size": size_for(encoder, image_size),
         "layers": layers,
@@ -97,16 +115,9 @@ def cached(
         found = kept.read(_name(key | {"layers": more}), shape, encoder.dim * layers)
         if found is not None:
             return found
-    features = extract(
-        encoder,
-        source,
-        layers=layers,
-        image_size=image_size,
-        transform=transform,
-        resize=resize,
-        progress=progress,
-    )
-    kept.write(_name(key), features.numpy())
+    features = extract(encoder, source, **options)
+    if not unusable:
+        kept.write(_name(key), features.numpy())
     return features
 
 
@@ -142,27 +153,62 @@ def content_digest(source: Source) -> str:
     return digest
 
 
-class _Batches(Dataset[Tensor | str]):
-    """Batches of decoded images, made by worker processes; a string says why there is none."""
+class _Usable(NamedTuple):
+    """What can be used of a batch: images, their places among the rows, and why others cannot."""
+
+    images: Tensor
+    places: list[int]
+    others: dict[int, str]
+
+
+class _Batches(Dataset[Tensor | _Usable | str]):
+    """Batches of decoded images, made by worker processes; a string says why there is none.
+
+    lenient: of a batch with images that cannot be used, all others.
+    """
 
     def __init__(
-        self, source: Source, rows: Rows, size: tuple[int, int], transform: Transform, channels: int
+        self,
+        source: Source,
+        rows: Rows,
+        size: tuple[int, int],
+        transform: Transform,
+        channels: int,
+        lenient: bool,
     ) -> None:
-        self.source, self.rows = source, rows
+        self.source, self.rows, self.lenient = source, rows, lenient
         self.size, self.transform, self.channels = size, transform, channels
 
-    def __getitem__(self, part: slice) -> Tensor | str:
-        rows = self.rows[part].tolist()
+    def __getitem__(self, part: slice) -> Tensor | _Usable | str:
         try:
-            return read_images(self.source, rows, self.size, self.transform, self.channels)
+            return self._read(self.rows[part].tolist())
         except ValueError as error:  # a worker cannot raise in one line
-            return str(error)
+            return self._usable(part) if self.lenient else str(error)
+
+    def _read(self, rows: Sequence[int]) -> Tensor:
+        return read_images(self.source, rows, self.size, self.transform, self.channels)
+
+    def _usable(self, part: slice) -> _Usable:
+        found = _Usable(torch.empty(0), [], {})
+        images = []
+        for place in range(len(self.rows))[part]:
+            row = int(self.rows[place])
+            try:
+                images.append(self._read([row]))
+            except UnusableImage as error:
+                found.others[row] = error.why
+            else:
+                found.places.append(place)
+        return found._replace(images=torch.cat(images)) if images else found
 
 
 def prefetched(
-    dataset: Dataset[Tensor | str], parts: Sequence[Any], workers: int | None = None
-) -> Iterator[Tensor]:
-    """The parts of a data set in turn, prepared ahead by processes where that is worth it."""
+    dataset: Dataset[Any], parts: Sequence[Any], workers: int | None = None
+) -> Iterator[Any]:
+    """The parts of a data set in turn, prepared ahead by processes where that is worth it.
+
+    A part that is a string says why there is none.
+    """
     if workers is None:  # processes cost a second to start
         workers = 0 if len(parts) < _FEW_PARTS else min(8, usable_cores())
     loader = DataLoader(
@@ -172,7 +218,7 @@ def prefetched(
         num_workers=workers,
         prefetch_factor=4 if workers else None,
     )
-    for images in loader:
-        if isinstance(images, str):
-            raise ValueError(images)
-        yield images
+    for answer in loader:
+        if isinstance(answer, str):
+            raise ValueError(answer)
+        yield answer

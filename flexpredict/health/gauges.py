@@ -110,8 +110,10 @@ def by_block(errors: Tensor) -> tuple[Tensor, Tensor]:
 def by_row(errors: Tensor, targets: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """The same for each row of the grid, (rows,) each; targets: their places, (B, K, T)."""
     row = (targets // grid[1]).flatten()
-    sums = errors.new_zeros(grid[0]).index_add(0, row, errors.flatten())
-    return sums, errors.new_zeros(grid[0]).index_add(0, row, torch.ones_like(errors).flatten())
+    # Not index_add, whose order on a GPU, and so its last digits, are chance.
+    there = row[:, None] == torch.arange(grid[0], device=row.device)
+    sums = torch.where(there, errors.reshape(-1, 1), 0).sum(0)
+    return sums, there.sum(0).to(errors.dtype)
 
 
 def rms(x: Tensor) -> Tensor:

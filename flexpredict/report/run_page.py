@@ -102,7 +102,7 @@ def _model(run: Run) -> str:
 
 def _positions(run: Run) -> str:
     positions = run.settings.positions
-    return f"{positions}, noise_std {run.noise_std:g}" if run.noise_std else positions
+    return f"{positions}, noise_std {run.noise_std:g}" if run.settings.stochastic else positions
 
 
 def _health(runs: Sequence[Run], verdicts: Mapping[str, str]) -> str:

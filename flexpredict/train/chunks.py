@@ -5,6 +5,7 @@ of (seed, epoch, chunk); whoever holds a part of it computes it whole and takes 
 drawn by whoever loads the images, ahead of time; noise is drawn on the device, when it is needed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -32,6 +33,7 @@ class Plan(NamedTuple):
 
     context: Tensor  # (b, C)
     targets: Tensor  # (b, K, T)
+    counts: Tensor  # (2, N): how often each patch is context, and target
     epoch: int
     parts: list[Part]
 
@@ -60,12 +62,15 @@ class Chunks:
             seed = seed_from(self.seed, Stream.MASKS, epoch, chunk)
             masks = self.sampler.sample(self.chunk_size, torch.Generator().manual_seed(seed))
             found.append((masks[start:stop], Part(chunk, start, stop)))
-        plans = []
+        plans, patches = [], math.prod(self.sampler.grid)
         for _, group in groupby(found, key=lambda pair: _lengths(pair[0])):
             masks_of, parts = zip(*group, strict=True)
             context = torch.cat([masks.context for masks in masks_of])
             targets = torch.cat([masks.targets for masks in masks_of])
-            plans.append(Plan(context, targets, epoch, list(parts)))
+            counts = torch.stack(
+                [x.flatten().bincount(minlength=patches) for x in (context, targets)]
+            )
+            plans.append(Plan(context, targets, counts, epoch, list(parts)))
         return plans
 
     def views(self, plans: Sequence[Plan], device: torch.device) -> list[View]:

@@ -175,19 +175,19 @@ def first_images(settings: Settings, source: Source) -> Tensor:
 class Coverage:
     """How often each patch has been context and target so far, in the images of this process."""
 
+    _NAMES = ("context", "targets")
+
     def __init__(self, grid: Grid, state: Mapping[str, Any] | None = None) -> None:
         patches = grid[0] * grid[1]
         state = state or {"images": 0, "context": [0] * patches, "targets": [0] * patches}
         self._grid = grid
         self._images = int(state["images"])
-        self._counts = {name: np.array(state[name]) for name in ("context", "targets")}
+        self._counts = np.array([state[name] for name in self._NAMES])  # (2, N)
 
     def add(self, plans: Iterable[Plan]) -> None:
         for plan in plans:
             self._images += len(plan.context)
-            for name, places in (("context", plan.context), ("targets", plan.targets)):
-                counts = self._counts[name]
-                counts += np.bincount(places.numpy().ravel(), minlength=len(counts))
+            self._counts += plan.counts.numpy()
 
     def gauges(self) -> dict[str, list[float]]:
         """Times per patch and image for each row of the grid; blocks may overlap."""
@@ -195,8 +195,9 @@ class Coverage:
             f"{name}_by_row": np.round(
                 counts.reshape(self._grid).mean(1) / self._images, 6
             ).tolist()
-            for name, counts in self._counts.items()
+            for name, counts in zip(self._NAMES, self._counts, strict=True)
         }
 
     def state(self) -> dict[str, Any]:
-        return {"images": self._images} | {n: c.tolist() for n, c in self._counts.items()}
+        counts = zip(self._NAMES, self._counts.tolist(), strict=True)
+        return {"images": self._images, **dict(counts)}

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +93,38 @@ def test_cached__the_last_layer_is_among_those_of_a_probe(photos: Path) -> None:
     torch.testing.assert_close(one, extract(encoder, source), rtol=0, atol=0)
     assert torch.equal(one, four[:, -encoder.dim :])
     assert torch.equal(cached(encoder, source, layers=4, progress=unasked), four)
+
+
+def test_extract__names_what_cannot_be_used(photos: Path, tmp_path: Path) -> None:
+    """Their features are not numbers, all others are as without them, and nothing is kept."""
+    photos = shutil.copytree(photos, tmp_path / "photos")
+    encoder = create_encoder("vit_nano", patch_size=8, image_size=32).eval()
+    source = open_source(photos)
+    whole = extract(encoder, source)
+    for row in (3, 50, 51, 52, 53):
+        (photos / source.name(row)).write_bytes(b"no image")
+    (photos / source.name(95)).unlink()
+    unusable: dict[int, str] = {}
+    seen: list[int] = []
+    found = extract(
+        encoder, source, batch_size=2, unusable=unusable, workers=2,
+        progress=lambda done, _: seen.append(done),
+    )  # fmt: skip
+    assert list(unusable) == [3, 50, 51, 52, 53, 95]
+    assert set(unusable.values()) == {
+        "it is no image of a known kind", "No such file or directory",
+    }  # fmt: skip
+    assert found[list(unusable)].isnan().all()
+    rest = [row for row in range(96) if row not in unusable]
+    torch.testing.assert_close(found[rest], whole[rest], rtol=1e-4, atol=1e-5)
+    assert seen == list(range(2, 97, 2))
+    for _ in range(2):
+        torch.testing.assert_close(cached(encoder, source, unusable={})[rest], whole[rest],
+                                   rtol=1e-4, atol=1e-5)  # fmt: skip
+        with pytest.raises(FileNotFoundError):
+            cached(encoder, source)
+    (photos / source.name(95)).write_bytes(b"no image")
+    for _ in range(2):
+        assert cached(encoder, source, unusable={})[95].isnan().all()
+        with pytest.raises(ValueError, match="cannot be used"):
+            cached(encoder, source)
