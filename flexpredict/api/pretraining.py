@@ -70,20 +70,22 @@ def pretrain(
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
         chosen = _with_statistics(chosen, source)
-        probe, trouble = None, None
-        if chosen.probe_data is not None and ranks.is_main:
-            try:
-                parts = parts_of(Path(chosen.probe_data).expanduser())
-                where = parts[0] if parts else chosen.probe_data
-                labelled = open_source(where, image_size=size, progress=progress)
-                probe = OnlineProbe(labelled, build.image_size(chosen), chosen.in_channels)
-            except ValueError as error:
-                trouble = str(error)
-        if (trouble := ranks.first(trouble)) is not None:
-            raise ValueError(trouble)
+        probe = ranks.by_main(lambda: _online_probe(chosen, progress))
         return loop.train(
             chosen, source, Path(out), ranks, resume=resume, probe=probe, track=tracker
         )
+
+
+def _online_probe(settings: Settings, progress: Tally | None) -> OnlineProbe | None:
+    """Who looks at the features on the way, where labelled images were named."""
+    if settings.probe_data is None:
+        return None
+    parts = parts_of(Path(settings.probe_data).expanduser())
+    size = build.image_size(settings)
+    where = parts[0] if parts else settings.probe_data
+    return OnlineProbe(
+        open_source(where, image_size=size[0], progress=progress), size, settings.in_channels
+    )
 
 
 def _go_on(config: Path, recipe: str | None, settings: dict[str, Any]) -> Settings:

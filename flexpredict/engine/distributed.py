@@ -2,14 +2,17 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,18 @@ class Ranks:
             said = [None] * self.world
             dist.all_gather_object(said, text)
         return next(one for one in said if one is not None)
+
+    def by_main(self, work: Callable[[], T]) -> T | None:
+        """What the main process does while all wait; what it finds wrong, all say."""
+        found, trouble = None, None
+        if self.is_main:
+            try:
+                found = work()
+            except ValueError as error:
+                trouble = str(error)
+        if (trouble := self.first(trouble)) is not None:
+            raise ValueError(trouble)
+        return found
 
     def barrier(self) -> None:
         if self.world > 1:

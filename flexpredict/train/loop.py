@@ -3,8 +3,8 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def _train(
     track: Track | None,
 ) -> Result:
     device = ranks.device
-    check_free(run, resume=resume)
+    ranks.by_main(lambda: check_free(run, resume=resume))
     notes = changes(settings, run) if resume else []
     objective = build.build_objective(settings)
     if settings.init is not None and not (resume and checkpoint.newest(run)):
@@ -91,17 +91,7 @@ def _train(
     per_epoch = batches.order.steps_per_epoch
     schedule = build.build_schedule(settings, per_epoch)
     _check_accumulation(settings, batches.share)
-    trouble = None
-    if ranks.is_main:
-        try:
-            _make_folder(run)
-            lock.enter_context(alone_in(run))
-        except BlockingIOError:
-            trouble = f"another process trains in {run}: wait for it, or choose another --out"
-        except ValueError as error:
-            trouble = str(error)
-    if (trouble := ranks.first(trouble)) is not None:
-        raise ValueError(trouble)
+    ranks.by_main(lambda: lock.enter_context(_own_folder(run)))
 
     compute = step_of(settings, objective, device, ranks.world)
     optimizer = compute.optimizer
@@ -117,15 +107,8 @@ def _train(
     if first == schedule.steps and (run / WEIGHTS).exists():
         return Result(run, first, before, None)
     coverage = Coverage(sampler.grid, state.get("coverage") if state else None)
-    gauges, tracker = None, None
-    if ranks.is_main:
-        try:
-            gauges = Gauges(settings, source, chunks, objective, compute)
-            tracker = start_tracker(track, run, first, settings) if track else None
-        except ValueError as error:
-            trouble = str(error)
-    if (trouble := ranks.first(trouble)) is not None:
-        raise ValueError(trouble)
+    gauges = ranks.by_main(lambda: Gauges(settings, source, chunks, objective, compute))
+    tracker = ranks.by_main(lambda: start_tracker(track, run, first, settings) if track else None)
     if ranks.is_main:
         for line in (
             *_announce(settings, schedule, source, compute.dtype, ranks),
@@ -267,13 +250,23 @@ def _is_due(done: int, settings: Settings, per_epoch: int, steps: int) -> bool:
     return done % every == 0 or done == steps
 
 
-def _make_folder(run: Path) -> None:
+@contextmanager
+def _own_folder(run: Path) -> Iterator[None]:
+    """The run's folder, made where there is none; nobody else trains in it meanwhile."""
     try:
         run.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=run):
             pass
     except OSError as error:
         raise ValueError(f"{run} cannot be written: {error.strerror}") from None
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(alone_in(run))
+        except BlockingIOError:
+            raise ValueError(
+                f"another process trains in {run}: wait for it, or choose another --out"
+            ) from None
+        yield
 
 
 def _check_finite(objective: torch.nn.Module, step: int) -> None:

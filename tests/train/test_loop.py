@@ -477,6 +477,16 @@ def _environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+def _launch(launch: list[str], words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *launch, "-m", "flexpredict", *words],
+        check=False, env=_environment(), capture_output=True, text=True,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -491,15 +501,9 @@ def test_two_processes__equal_one(settings: list[str], photos: Path, tmp_path: P
     With chunks of 12 and 8 images per process, chunks are cut by the border between processes.
     """
     one, two = tmp_path / "one", tmp_path / "two"
-    subprocess.run(
-        [sys.executable, "-m", "flexpredict", *_command(photos, one, *settings)],
-        check=True, env=_environment(), capture_output=True,
-    )  # fmt: skip
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
-         "-m", "flexpredict", *_command(photos, two, *settings)],
-        check=True, env=_environment(), capture_output=True,
-    )  # fmt: skip
+    for launch, run in (([], one), (TORCHRUN, two)):
+        done = _launch(launch, _command(photos, run, *settings))
+        assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(_losses(one), _losses(two), rtol=1e-4)
     first, second = _weights(one), _weights(two)
     for name in first:
@@ -510,14 +514,10 @@ def test_two_processes__what_one_finds_wrong_both_say(photos: Path, tmp_path: Pa
     """Nobody is left to wonder why the connection was closed."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
-         "-m", "flexpredict", *_command(photos, tmp_path / "full")],
-        check=False, env=_environment(), capture_output=True,
-    )  # fmt: skip
+    done = _launch(TORCHRUN, _command(photos, tmp_path / "full"))
     assert done.returncode != 0
-    assert b"holds no run: choose another --out" in done.stderr
-    assert b"Connection closed" not in done.stderr
+    assert "holds no run: choose another --out" in done.stderr
+    assert "Connection closed" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
