@@ -478,11 +478,12 @@ def _environment() -> dict[str, str]:
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+FLEXPREDICT = ["-m", "flexpredict"]
 
 
 def _launch(launch: list[str], words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *launch, "-m", "flexpredict", *words],
+        [sys.executable, *launch, *words],
         check=False, env=_environment(), capture_output=True, text=True,
     )  # fmt: skip
 
@@ -501,7 +502,7 @@ def test_two_processes__equal_one(settings: list[str], photos: Path, tmp_path: P
     With chunks of 12 and 8 images per process, chunks are cut by the border between processes.
     """
     one, two = tmp_path / "one", tmp_path / "two"
-    for launch, run in (([], one), (TORCHRUN, two)):
+    for launch, run in ((FLEXPREDICT, one), ([*TORCHRUN, *FLEXPREDICT], two)):
         done = _launch(launch, _command(photos, run, *settings))
         assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(_losses(one), _losses(two), rtol=1e-4)
@@ -514,10 +515,33 @@ def test_two_processes__what_one_finds_wrong_both_say(photos: Path, tmp_path: Pa
     """Nobody is left to wonder why the connection was closed."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    done = _launch(TORCHRUN, _command(photos, tmp_path / "full"))
+    done = _launch([*TORCHRUN, *FLEXPREDICT], _command(photos, tmp_path / "full"))
     assert done.returncode != 0
     assert "holds no run: choose another --out" in done.stderr
     assert "Connection closed" not in done.stderr
+
+
+# The second process looks at the folder when the first has made it, if it looks at all.
+LATE = """
+import os, time
+from flexpredict.cli import main
+from flexpredict.train import loop
+look, end = loop.check_free, time.monotonic() + 20
+def late(run, **more):
+    while os.environ["RANK"] == "1" and not list(run.glob("*")) and time.monotonic() < end:
+        time.sleep(0.05)
+    look(run, **more)
+loop.check_free = late
+main()
+"""
+
+
+def test_two_processes__the_later_one_does_not_mind_the_folder(
+    photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    done = _launch([*TORCHRUN, str(tmp_path / "late.py")], _command(photos, tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
