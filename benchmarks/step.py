@@ -6,12 +6,14 @@ python benchmarks/step.py many                                          several 
 python benchmarks/step.py loss                                          loss differences
 python benchmarks/step.py noise                                         StoP against none
 
-`rate` also says how much that is of the attainable rate (step_anatomy.py). `many` shares the GPU by
+`rate` also says how much that is of the attainable rate (step_anatomy.py); with `--images
+noise,scenes` of pixels drawn one by one, and of rendered scenes. `many` shares the GPU by
 NVIDIA's MPS, where that is installed.
 """
 
 import argparse
 import gc
+import itertools
 import os
 import statistics
 import time
@@ -38,6 +40,7 @@ def rates(
     models: Sequence[str],
     batches: Mapping[str, Sequence[int]],
     maskings: Sequence[str],
+    images: Sequence[str],
     precision: str,
     ways: Sequence[str],
 ) -> None:
@@ -48,20 +51,23 @@ def rates(
             {"model": name, "to_transformers": difference_to_transformers(objective.encoder, plain)}
         )
         del objective, plain
-        for masking in maskings:
+        for masking, pictures in itertools.product(maskings, images):
             # Ever new lengths are not compiled, whatever is asked for.
             kinds = {way == "compiled" and masking != "paper" for way in ways}
             by = [{"compiled": c, "graph": False, "precision": precision} for c in sorted(kinds)]
             best = {}
             for kind, options in (("reference", [{}]), ("ours", by)):
                 cases = [(n, o) for o in options for n in batches[kind]]
-                found = [measured(name, kind, n, masking, **o) for n, o in cases]
+                found = [measured(name, kind, n, masking, pictures=pictures, **o) for n, o in cases]
                 for record in found:
                     say(record)
                 best[kind] = max(found, key=lambda record: record["rate"])
             ratio = best["ours"]["rate"] / best["reference"]["rate"]
-            say({"model": name, "masks": masking, "precision": precision, "ratio": round(ratio, 3)})
-            if masking == "even" and precision == "bfloat16":
+            say({
+                "model": name, "masks": masking, "pictures": pictures, "precision": precision,
+                "ratio": round(ratio, 3),
+            })  # fmt: skip
+            if (masking, pictures, precision) == ("even", "noise", "bfloat16"):
                 attainable(name, best["ours"]["batch"], best["ours"]["rate"])
 
 
@@ -234,6 +240,7 @@ def main() -> None:
     parser.add_argument("--batches", default="256,1024")
     parser.add_argument("--reference", help="batches of the reference, if others")
     parser.add_argument("--masks", default="even", help="of rate: even, paper or both")
+    parser.add_argument("--images", default="noise", help="of rate: noise, scenes or both")
     parser.add_argument("--precision", default="bfloat16", help="of our side: bfloat16 or float8")
     parser.add_argument("--ways", default="compiled", help="of our side: compiled, eager or both")
     parser.add_argument("--runs", default="4", help="at once")
@@ -249,7 +256,8 @@ def main() -> None:
     if chosen.what == "rate":
         theirs = [int(batch) for batch in (chosen.reference or chosen.batches).split(",")]
         each = {"ours": batches, "reference": theirs}
-        rates(names, each, chosen.masks.split(","), chosen.precision, chosen.ways.split(","))
+        kinds = (one.split(",") for one in (chosen.masks, chosen.images))
+        rates(names, each, *kinds, chosen.precision, chosen.ways.split(","))
     elif chosen.what == "small":
         small(batches[-1])
     for name in names:

@@ -1,6 +1,6 @@
-"""What the benchmarks of the step measure: plain steps and ours, on synthetic images on one GPU.
+"""What the benchmarks of the step measure: plain steps and ours, on images made up, on one GPU.
 
-Masks and noise are drawn before the clock starts.
+Images, masks and noise are there before the clock starts.
 """
 
 import gc
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flexpredict import build
 from flexpredict.config import Settings, settings_from
+from flexpredict.data.scenes import render_set
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.objective.ijepa import IJepa
@@ -23,6 +24,7 @@ from flexpredict.objective.views import View
 from flexpredict.train.step import Step, step_of, ways_of
 
 CUDA = torch.device("cuda")
+SCENES = 128  # that are rendered
 MODELS = {
     "b16": {"model": "vit_base", "patch_size": 16, "image_size": 224},
     "l16": {"model": "vit_large", "patch_size": 16, "image_size": 224},
@@ -95,9 +97,18 @@ def clock(work: Callable[[], object], seconds: float = 3.0) -> float:
     return statistics.median(taken)
 
 
-def synthetic(settings: Settings, batch: int) -> Tensor:
+def synthetic(settings: Settings, batch: int, pictures: str = "noise") -> Tensor:
+    """Every pixel drawn by itself, or `scenes`, rendered ones, each of them several times.
+
+    What a product's numbers are decides how much power it draws, and with it the clock of a GPU
+    that is at its limit: images that look like something are nearer to what people train on.
+    """
     size = settings.image_size
-    return torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=CUDA)
+    if pictures == "noise":
+        return torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=CUDA)
+    assert isinstance(size, int)
+    scenes = torch.from_numpy(render_set(0, min(batch, SCENES), size)[0]).to(CUDA)
+    return scenes.permute(0, 3, 1, 2).repeat(-(-batch // SCENES), 1, 1, 1)[:batch].contiguous()
 
 
 def smooth(
@@ -120,10 +131,19 @@ def noise_for(objective: IJepa, masks: Masks) -> Tensor:
 class Case:
     """One step of a model at a batch size: reference, sketch or ours."""
 
-    def __init__(self, name: str, kind: str, batch: int, masking: str, **options: object) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        batch: int,
+        masking: str,
+        *,
+        pictures: str = "noise",
+        **options: object,
+    ) -> None:
         objective, settings = setting(name, masking=masking)
         self.batch, self.ways = batch, {}
-        self.images = synthetic(settings, batch)
+        self.images = synthetic(settings, batch, pictures)
         self.masks = masks_for(settings, objective, batch, 0)
         self.noise = noise_for(objective, self.masks)
         std = settings.noise_std

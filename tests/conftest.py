@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, so that two processes of pytest-xdist do not fight for cores."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -8,9 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sweep
 import torch
 from PIL import Image
+
+# Our kernels are then run by Triton's interpreter, which asks for no GPU. They read this at import.
+os.environ.setdefault("TRITON_INTERPRET", str(int(not torch.cuda.is_available())))
+
+import sweep
 
 from flexpredict import cli
 

@@ -113,7 +113,10 @@ class Block(nn.Module):
         proj, fc1, fc2 = self.attn.proj, self.mlp.fc1, self.mlp.fc2
         branch = F.linear(self.attn.mix(normed, places), proj.weight)
         x, normed = fused.add_norm(pick(x, places), branch, proj.bias, self.norm2)
-        hidden = fused.bias_gelu(F.linear(normed, fc1.weight), fc1.bias)
+        if torch.is_grad_enabled():
+            hidden = fused.bias_gelu(F.linear(normed, fc1.weight), fc1.bias)
+        else:  # added within the product, as others do: see docs/performance.md for what it changes
+            hidden = fused.gelu(fc1(normed))
         return x, F.linear(hidden, fc2.weight), fc2.bias
 
 

@@ -110,13 +110,17 @@ if triton is not None:
         return ratio * bell, bell
 
     @triton.jit
-    def _gelu(x, bias, out, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    def _gelu(
+        x, bias, out, rows,
+        BIASED: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
         row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
         place = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         at = row[:, None] * WIDTH + place[None, :]
         there = (row[:, None] < rows) & (place[None, :] < WIDTH)
-        b = tl.load(bias + place, mask=place < WIDTH, other=0.0)
-        h = tl.load(x + at, mask=there, other=0.0).to(tl.float32) + b[None, :]
+        h = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+        if BIASED:
+            h += tl.load(bias + place, mask=place < WIDTH, other=0.0)[None, :]
         tail, _ = _tail(tl.abs(h))
         y = tl.maximum(h, 0.0) - tl.abs(h) * tail
         tl.store(out + at, y.to(out.dtype.element_ty), mask=there)
@@ -222,18 +226,21 @@ _add_norm_op.register_autograd(_norm_back, setup_context=_keep_norm)
 
 
 @torch.library.custom_op("flexpredict::bias_gelu", mutates_args=())
-def _gelu_op(x: Tensor, bias: Tensor) -> Tensor:
+def _gelu_op(x: Tensor, bias: Tensor | None) -> Tensor:
     x, out = x.contiguous(), torch.empty_like(x, memory_format=_WHOLE)
     width, rows = x.shape[-1], x.numel() // x.shape[-1]
     columns = 512 if width % 1024 else 1024
     tall = 2048 // columns
     grid = triton.cdiv(rows, tall), triton.cdiv(width, columns)
-    _gelu[grid](x, bias, out, rows, WIDTH=width, ROWS=tall, COLUMNS=columns)
+    biased = bias is not None
+    _gelu[grid](
+        x, bias if biased else x, out, rows, BIASED=biased, WIDTH=width, ROWS=tall, COLUMNS=columns
+    )
     return out
 
 
 @_gelu_op.register_fake
-def _(x: Tensor, _bias: Tensor) -> Tensor:
+def _(x: Tensor, _bias: Tensor | None) -> Tensor:
     return torch.empty_like(x, memory_format=_WHOLE)
 
 
@@ -279,4 +286,11 @@ def add_norm(
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """GELU of x + bias, in x's format."""
     gated: Tensor = _gelu_op(x, bias)
+    return gated
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU in x's format, where no gradient is asked for."""
+    assert not torch.is_grad_enabled()
+    gated: Tensor = _gelu_op(x, None)
     return gated
