@@ -8,7 +8,7 @@ once, timings alone. A wave begins if there is time for it; studies are told to 
 (SIGTERM), and go on in a later call from WORK/, where results/ is copied to first. Output goes to
 WORK/NAME.log, what is done to WORK/done. The second says what comes, and packs logs, lines of
 results, and settings and gauged lines of runs into HOME/kept.tar.gz, finished or not. Where there
-is no WORK/ it fails at once: the machine is another one.
+is no WORK/, not even after a while, it fails: the machine is another one.
 """
 
 import argparse
@@ -21,8 +21,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -32,13 +32,14 @@ from flexpredict.files import alone_in
 from flexpredict.health.diagnosis import GAUGED
 from flexpredict.run_folder import CONFIG, METRICS, read_metrics
 from flexpredict.study.plan import read_study, study_names, trials
+from flexpredict.train.loop import Interrupted
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-SAID, WATCHED = "said.txt", 20.0  # what the queue says; seconds from one look at it to the next
+SAID = "said.txt"  # what the queue says
+WATCHED = 20.0  # seconds from one look at it to the next, in which one that is started begins
 SAVING, CLEARING = 25.0, 5.0  # seconds for saving after a signal; of these, for all that is left
 THREADS = "2"  # of a process beside others; studies know better for theirs
-RESUMED = 75  # the exit code of what was told to stop, and has saved
 
 
 class Work(NamedTuple):
@@ -60,13 +61,17 @@ def _headline(stage: str, jobs: int) -> Work:
     return Work(stage, 120, f"{HERE / 'headline.py'} {{work}}/results {stage} --jobs {jobs}")
 
 
+RATE = "rate --batches 1024"
 QUEUE: list[list[Work]] = [
     [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
+    # Since the target encoder adds a bias within its product: rates, and images of two kinds.
+    [_step("rate-l16", 180, f"{RATE} --models l16 --reference 512 --images noise,scenes")],
+    [_step("rate-b16", 120, f"{RATE} --models b16")],
     # What needs no quiet machine.
     [
         _step("loss-1", 90, "loss --models b16 --batches 64 --weights 1"),
         _step("loss-2", 90, "loss --models b16 --batches 64 --weights 2"),
-        Work("tests", 60, "-m pytest -m gpu -q -k gauges"),
+        Work("tests", 90, "-m pytest -m gpu -q tests/model tests/train/test_gpu.py"),
         _headline("beside", 3),
     ],
     [_study("ablations", "figure3 figure4", 6)],
@@ -122,7 +127,7 @@ def _start(one: Work, work: Path, variables: Mapping[str, str]) -> subprocess.Po
 
 
 def _note(one: Work, code: int, seconds: float, work: Path) -> None:
-    state = {0: "done", RESUMED: "to go on"}.get(code, f"failed ({code})")
+    state = {0: "done", Interrupted.EXIT_CODE: "to go on"}.get(code, f"failed ({code})")
     tail = (work / f"{one.name}.log").read_text("utf-8", errors="replace").splitlines()[-8:]
     _say(work, "\n  ".join([f"{one.name}: {state} after {seconds:.0f} s", *tail]))
     if code == 0:
@@ -136,14 +141,14 @@ def _say(work: Path, text: str) -> None:
 
 
 def watch(work: Path, seconds: float) -> bool:
-    """Prints what the queue in a folder says, and how far studies are; whether it has ended."""
-    end, said, known = time.monotonic() + seconds, 0, ""
+    """Prints what the queue in a folder says, and how far studies are; whether it has ended.
+
+    That is if nobody works there at two looks, one after the other.
+    """
+    end, said, known, idle = time.monotonic() + seconds, 0, "", 0
     while True:
-        try:
-            with alone_in(work):
-                ended = True
-        except BlockingIOError:
-            ended = False
+        with ExitStack() as lock:
+            idle = idle + 1 if _locked(work, lock) else 0
         text = (work / SAID).read_text("utf-8") if (work / SAID).exists() else ""
         print(text[said:], end="", flush=True)
         said = len(text)
@@ -151,14 +156,31 @@ def watch(work: Path, seconds: float) -> bool:
         if (now := "\n".join(f"  {name}: {line}" for name, line in lasts.items())) != known:
             print(time.strftime("%T"), now, sep="\n", flush=True)
             known = now
-        if ended or time.monotonic() > end:
-            return ended
+        if idle == 2 or time.monotonic() > end:
+            return idle == 2
         time.sleep(min(WATCHED, max(0.0, end - time.monotonic())))
+
+
+def _locked(work: Path, lock: ExitStack) -> bool:
+    """Whether nobody works there; if so, we do now."""
+    try:
+        lock.enter_context(alone_in(work))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _last(log: Path) -> str:
     lines = log.read_text("utf-8", errors="replace").splitlines()
     return lines[-1][:160] if lines else ""
+
+
+def _comes(what: Callable[[], bool]) -> bool:
+    """Whether it is so, now or within a while."""
+    end = time.monotonic() + WATCHED
+    while not (found := what()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return found
 
 
 def _done(work: Path) -> set[str]:
@@ -212,16 +234,19 @@ def main() -> None:
         parser.error(f"nothing is called {unknown.pop()!r} here")
     work = given.work.resolve()
     if given.watch is not None:
-        if not work.exists():
+        if not _comes(work.exists):
             sys.exit(f"there is no {work}: this is another machine, or nothing was begun")
         ended = watch(work, given.watch)
         print("it has ended" if ended else "it goes on")
         if given.home is not None:
             keep(work, given.home)
         return
-    if not work.exists():
-        shutil.copytree(RESULTS, work / "results")
-    with alone_in(work):
+    work.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as lock:
+        if not _comes(lambda: _locked(work, lock)):  # it may only be looked at
+            sys.exit(f"somebody works in {work} already")
+        if not (work / "results").exists():
+            shutil.copytree(RESULTS, work / "results")
         run_queue(QUEUE, work, given.seconds, given.names)
 
 

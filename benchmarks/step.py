@@ -17,7 +17,7 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -233,16 +233,35 @@ class _Way:
         return [View(masks, Given(noise))]
 
 
+def _several(*known: str) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := set(found) - set(known):
+            raise argparse.ArgumentTypeError(f"{unknown.pop()!r} is none of {', '.join(known)}")
+        return found
+
+    return read
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(epilog="What may be several is given with commas between.")
     parser.add_argument("what", choices=["rate", "small", "many", "loss", "noise"])
     parser.add_argument("--models", default="b16")
     parser.add_argument("--batches", default="256,1024")
     parser.add_argument("--reference", help="batches of the reference, if others")
-    parser.add_argument("--masks", default="even", help="of rate: even, paper or both")
-    parser.add_argument("--images", default="noise", help="of rate: noise, scenes or both")
-    parser.add_argument("--precision", default="bfloat16", help="of our side: bfloat16 or float8")
-    parser.add_argument("--ways", default="compiled", help="of our side: compiled, eager or both")
+    parser.add_argument(
+        "--masks", type=_several("even", "paper"), default="even", help="of rate: even, paper"
+    )
+    parser.add_argument(
+        "--images", type=_several("noise", "scenes"), default="noise", help="of rate: noise, scenes"
+    )
+    parser.add_argument(
+        "--precision", choices=["bfloat16", "float8"], default="bfloat16", help="of our side"
+    )
+    parser.add_argument(
+        "--ways", type=_several("compiled", "eager"), default="compiled",
+        help="of our side: compiled, eager",
+    )  # fmt: skip
     parser.add_argument("--runs", default="4", help="at once")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument(
@@ -256,19 +275,17 @@ def main() -> None:
     if chosen.what == "rate":
         theirs = [int(batch) for batch in (chosen.reference or chosen.batches).split(",")]
         each = {"ours": batches, "reference": theirs}
-        kinds = (one.split(",") for one in (chosen.masks, chosen.images))
-        rates(names, each, *kinds, chosen.precision, chosen.ways.split(","))
+        rates(names, each, chosen.masks, chosen.images, chosen.precision, chosen.ways)
     elif chosen.what == "small":
         small(batches[-1])
     for name in names:
         if chosen.what == "many":
             many(name, batches[-1], [1, *map(int, chosen.runs.split(","))])
         elif chosen.what == "noise":
-            for way in chosen.ways.split(","):
+            for way in chosen.ways:
                 overhead(name, batches[-1], 30, compiled=way == "compiled")
         elif chosen.what == "loss":
-            ways = chosen.ways.split(",")
-            losses(name, batches[0], chosen.steps, chosen.seed, chosen.weights, ways)
+            losses(name, batches[0], chosen.steps, chosen.seed, chosen.weights, chosen.ways)
 
 
 if __name__ == "__main__":

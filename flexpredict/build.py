@@ -143,7 +143,6 @@ def start_from(objective: IJepa | Mae, settings: Settings, run: Path) -> str:
 
     A run with one encoder gives it to both. Tables of sin-cos positions stay those of this size.
     """
-    predictor = settings.init_predictor
     if not (run / DESCRIPTION).is_file():
         raise ValueError(f"init={run} is no run: expected a folder with {DESCRIPTION}")
     newest = checkpoint.newest(run)
@@ -155,7 +154,7 @@ def start_from(objective: IJepa | Mae, settings: Settings, run: Path) -> str:
         stored = checkpoint.read_weights(newest / checkpoint.MODEL)
     used = []
     for part, module in objective.named_children():
-        if part == "predictor" and not predictor:
+        if part == "predictor" and not settings.init_predictor:
             continue
         has = any(name.startswith(f"{part}.") for name in stored)
         source = "encoder" if part == "target_encoder" and not has else part

@@ -32,6 +32,7 @@ class Page:
     def __init__(self, send: Any, receive: Any) -> None:
         self._send, self._receive = send, receive
         self._count = 0
+        self._loaded: set[str] = set()
         self._session: str | None = None
         self.requests: list[str] = []
         self.errors: list[str] = []
@@ -40,14 +41,15 @@ class Page:
         self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def open(self, path: Path, width: int = 1440, height: int = 900) -> None:
         self.call("Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        while self._next().get("method") != "Page.loadEventFired":
-            pass
+        loader = self.call("Page.navigate", url=path.resolve().as_uri())["loaderId"]
+        while loader not in self._loaded:  # which may be said before the answer
+            self._next()
 
     def evaluate(self, expression: str) -> Any:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -81,6 +83,8 @@ class Page:
         message = dict(json.loads(data))
         about = message.get("params", {})
         match message.get("method"):
+            case "Page.lifecycleEvent" if about["name"] == "load":
+                self._loaded.add(about["loaderId"])
             case "Network.requestWillBeSent":
                 self.requests.append(about["request"]["url"])
             case "Runtime.exceptionThrown":

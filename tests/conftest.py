@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from PIL import Image
 # Our kernels are then run by Triton's interpreter, which asks for no GPU. They read this at import.
 os.environ.setdefault("TRITON_INTERPRET", str(int(not torch.cuda.is_available())))
 
+import processes
 import sweep
 
 from flexpredict import cli
@@ -76,6 +77,13 @@ def images(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A small sweep."""
     return sweep.make(tmp_path_factory.mktemp("runs"), images)
+
+
+@pytest.fixture
+def start() -> Iterator[processes.Start]:
+    """Starts Python with some words in a process that does not outlive the test."""
+    with processes.starting() as begin:
+        yield begin
 
 
 Command = Callable[..., tuple[int, str, str]]

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ import torch
 import yaml
 from conftest import Command
 from PIL import Image
+from processes import Start, wait_until
 
 import flexpredict as fp
 from flexpredict.api.evaluation import _open
@@ -352,7 +352,9 @@ def test_finetune__from_the_shell(run: Path, tmp_path: Path, command: Command) -
         assert sentence in err
 
 
-def test_finetune__a_killed_one_goes_on(run: Path, tmp_path: Path, command: Command) -> None:
+def test_finetune__a_killed_one_goes_on(
+    run: Path, tmp_path: Path, command: Command, start: Start
+) -> None:
     miniatures.labelled_folder(tmp_path / "photos")
     arguments = [
         "finetune", str(run), "--data", str(tmp_path / "photos"), "--labels=6/class", "--draws=2",
@@ -362,13 +364,9 @@ def test_finetune__a_killed_one_goes_on(run: Path, tmp_path: Path, command: Comm
     assert code == 0, err
     unfinished = run / "evaluations" / "unfinished"
     assert not unfinished.exists()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flexpredict", *arguments],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    while not list(unfinished.glob("*/*/checkpoints/step-*/state.json")):
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.01)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = start("-m", "flexpredict", *arguments, **silent)
+    wait_until(lambda: list(unfinished.glob("*/*/checkpoints/step-*/state.json")), process)
     process.kill()
     process.wait()
     assert list(unfinished.iterdir())
@@ -535,7 +533,7 @@ def test_cache__a_folder_that_takes_nothing_costs_a_line_not_the_result(
     done = subprocess.run(
         [sys.executable, "-m", "flexpredict", "knn", run, "--data", tmp_path / "data",
          "--neighbours=5", "--json"],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True,
         env=os.environ | {"FLEXPREDICT_CACHE": str(tmp_path / "file")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

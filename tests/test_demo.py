@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from processes import Start, ended, wait_until
+from short_runs import logged
 
 import flexpredict as fp
 
@@ -48,21 +49,14 @@ def test_demo__prints_one_json_object_and_goes_on(tmp_path: Path) -> None:
         assert [json.loads(line)["step"] for line in lines] == list(range(1, second["steps"] + 1))  # type: ignore[operator]
 
 
-def test_demo__a_signal_saves_both_runs(tmp_path: Path) -> None:
+def test_demo__a_signal_saves_both_runs(tmp_path: Path, start: Start) -> None:
     out = tmp_path / "demo"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flexpredict", "demo", "--out", str(out), "--device", "cpu"],
-        stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    logs = [out / run / "metrics.jsonl" for run in ("deterministic", "stop")]
-    deadline = time.monotonic() + 240
-    while not all(log.exists() and log.read_text().count("\n") >= 3 for log in logs):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    words = ["-m", "flexpredict", "demo", "--out", out, "--device", "cpu"]
+    process = start(*words, stderr=subprocess.PIPE)
+    wait_until(lambda: all(logged(out / run, 3) for run in ("deterministic", "stop")), process)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 75, errors
+    code, errors = ended(process)
+    assert code == 75, errors
     for run in ("deterministic", "stop"):
         assert fp.load(out / run).dim == 64  # from the checkpoint that the signal made it write
 

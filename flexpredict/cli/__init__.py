@@ -77,7 +77,7 @@ def main() -> None:
     except ValueError as error:
         _fail(str(error), 2)
     except Interrupted as error:
-        _fail(str(error), 75)
+        _fail(str(error), error.EXIT_CODE)
     except OSError as error:
         if error.filename is None:
             _fail(error.strerror or str(error), 1)

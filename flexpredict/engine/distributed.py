@@ -54,20 +54,19 @@ class Ranks:
         return next(one for one in said if one is not None)
 
     def by_main(self, work: Callable[[], T]) -> T | None:
-        """What the main process does while all wait; what it finds wrong, all say."""
-        found, trouble = None, None
+        """What the main process does while all wait; where it fails, all say why."""
+        found, error = None, None
         if self.is_main:
             try:
                 found = work()
-            except ValueError as error:
-                trouble = str(error)
-        if (trouble := self.first(trouble)) is not None:
-            raise ValueError(trouble)
+            except (ValueError, OSError) as caught:
+                error = caught
+        said = self.first(None if error is None else str(error))
+        if error is not None:
+            raise error
+        if said is not None:
+            raise ValueError(said)
         return found
-
-    def barrier(self) -> None:
-        if self.world > 1:
-            dist.barrier()
 
 
 def pick_device(name: str | None = None) -> torch.device:

@@ -49,8 +49,11 @@ def _try_kernels(device: torch.device) -> None:
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
             block = Block(32, 2).to(device)
+            x = torch.zeros(1, 16, 32, device=device)
             with torch.autocast(device.type, dtype=torch.float16):
-                block(torch.zeros(1, 16, 32, device=device)).sum().backward()
+                block(x).sum().backward()
+                with torch.no_grad():
+                    block(x)
             block.norm2.weight.tolist()  # waits until all is done
     except Exception as error:  # a compiler that is missing, a GPU it does not know, …
         kernels.allowed = False

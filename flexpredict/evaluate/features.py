@@ -27,7 +27,7 @@ Rows = NDArray[np.int64]
 _BATCH = 256
 _FEW_PARTS = 20
 _PLAIN = Transform()
-_FORMAT = 1  # raised when the same inputs would give other features
+_FORMAT = 2  # raised when the same inputs would give other features
 _PROBED = 4  # layers, of which probes keep features: the last is among them
 
 
@@ -55,22 +55,19 @@ def extract(
     device, size = encoder.pos_embed.device, size_for(encoder, image_size)
     rows = np.arange(len(source)) if rows is None else rows
     out = torch.full((len(rows), encoder.dim * layers), torch.nan)
-    lenient = unusable is not None
-    dataset = _Batches(source, rows, size, transform, encoder.in_channels, lenient)
+    dataset = _Batches(source, rows, size, transform, encoder.in_channels)
     parts = [slice(start, start + batch_size) for start in range(0, len(rows), batch_size)]
     if isinstance(source, MemorySource):
         workers = 0
-    for part, answer in zip(parts, prefetched(dataset, parts, workers), strict=True):
-        places: slice | list[int] = part
-        images = answer
-        if isinstance(answer, _Usable):
-            images, places, others = answer
-            assert unusable is not None
-            unusable |= others
-        if len(images):
+    for part, read in zip(parts, prefetched(dataset, parts, workers), strict=True):
+        for row, why in read.others.items():
+            if unusable is None:
+                raise UnusableImage(source.name(row), why)
+            unusable[row] = why
+        if read.places:
             with autocast_frozen(device):
-                found = encoder.features(images.to(device), layers=layers, resize=resize)
-            out[places] = found.float().cpu()
+                found = encoder.features(read.images.to(device), layers=layers, resize=resize)
+            out[read.places] = found.float().cpu()
         if progress is not None:
             progress(min(part.stop, len(rows)), len(rows))
     return out
@@ -153,19 +150,16 @@ def content_digest(source: Source) -> str:
     return digest
 
 
-class _Usable(NamedTuple):
-    """What can be used of a batch: images, their places among the rows, and why others cannot."""
+class _Read(NamedTuple):
+    """A batch: images, their places among the rows, and the rows of others with what is wrong."""
 
     images: Tensor
     places: list[int]
     others: dict[int, str]
 
 
-class _Batches(Dataset[Tensor | _Usable | str]):
-    """Batches of decoded images, made by worker processes; a string says why there is none.
-
-    lenient: of a batch with images that cannot be used, all others.
-    """
+class _Batches(Dataset[_Read | str]):
+    """Batches of decoded images, made by worker processes; a string says why there is none."""
 
     def __init__(
         self,
@@ -174,29 +168,33 @@ class _Batches(Dataset[Tensor | _Usable | str]):
         size: tuple[int, int],
         transform: Transform,
         channels: int,
-        lenient: bool,
     ) -> None:
-        self.source, self.rows, self.lenient = source, rows, lenient
+        self.source, self.rows = source, rows
         self.size, self.transform, self.channels = size, transform, channels
 
-    def __getitem__(self, part: slice) -> Tensor | _Usable | str:
+    def __getitem__(self, part: slice) -> _Read | str:
+        places = list(range(len(self.rows))[part])
         try:
-            return self._read(self.rows[part].tolist())
+            try:
+                return _Read(self._images(places), places, {})
+            except UnusableImage:
+                return self._usable(places)
         except ValueError as error:  # a worker cannot raise in one line
-            return self._usable(part) if self.lenient else str(error)
+            return str(error)
 
-    def _read(self, rows: Sequence[int]) -> Tensor:
+    def _images(self, places: list[int]) -> Tensor:
+        rows = self.rows[places].tolist()
         return read_images(self.source, rows, self.size, self.transform, self.channels)
 
-    def _usable(self, part: slice) -> _Usable:
-        found = _Usable(torch.empty(0), [], {})
+    def _usable(self, places: list[int]) -> _Read:
+        """One by one."""
+        found = _Read(torch.empty(0), [], {})
         images = []
-        for place in range(len(self.rows))[part]:
-            row = int(self.rows[place])
+        for place in places:
             try:
-                images.append(self._read([row]))
+                images.append(self._images([place]))
             except UnusableImage as error:
-                found.others[row] = error.why
+                found.others[int(self.rows[place])] = error.why
             else:
                 found.places.append(place)
         return found._replace(images=torch.cat(images)) if images else found

@@ -18,6 +18,7 @@ from torch import Tensor
 Optimizer = Literal["sgd", "lars"]
 _NORM_EPS, _NORM_MOMENTUM = 1e-5, 0.1  # of BatchNorm, as torch has them
 _TRUST = 0.001  # LARS
+_MOMENTUM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,6 @@ class Heads:
         classes: int,
         *,
         optimizer: Optimizer = "sgd",
-        momentum: float = 0.9,
         generator: torch.Generator,
     ) -> None:
         assert len({head.layers for head in heads}) == 1
@@ -49,7 +49,7 @@ class Heads:
             (head.batch_norm for head in heads), reverse=True
         )
         self.heads, self.normed = list(heads), sum(head.batch_norm for head in heads)
-        self.optimizer, self.momentum = optimizer, momentum
+        self.optimizer = optimizer
         count, bound = len(heads), width**-0.5  # torch's default for a Linear
         device = generator.device
         self.weight = torch.empty(count, classes, width, device=device)
@@ -117,9 +117,9 @@ class Heads:
             gradient.addcmul_(self.weight_decay.view(shape), value)
         if self.optimizer == "lars":
             # One-dimensional parameters get no adaptive rate.
-            lars_update(value, gradient, velocity, rate, self.momentum, adapt=name == "weight")
+            lars_update(value, gradient, velocity, rate, _MOMENTUM, adapt=name == "weight")
         else:
-            nesterov_update(value, gradient, velocity, rate, self.momentum)
+            nesterov_update(value, gradient, velocity, rate, _MOMENTUM)
 
 
 def nesterov_update(

@@ -60,9 +60,8 @@ def grid(
     lr: Sequence[float],
     weight_decay: Sequence[float],
     layers: Sequence[int] = (1, 4),
-    batch_norm: Sequence[bool] = (True, False),
 ) -> tuple[Head, ...]:
-    combinations = itertools.product(lr, weight_decay, layers, batch_norm)
+    combinations = itertools.product(lr, weight_decay, layers, (True, False))  # batch norm
     return tuple(Head(*combination) for combination in combinations)
 
 

@@ -2,7 +2,8 @@
 
 These are bound by memory, so each reads and writes everything once. Their backwards also add up, as
 it passes by, what biases and norms need, for which there would be passes of their own otherwise.
-That is why biases come with the sum or GELU that follows a product, instead of with the product.
+That is why biases come with the sum or GELU that follows a product, instead of with the product;
+where no gradient is asked for, GELU takes what has its bias already.
 The residual stream is float32, everything else half precision. `usable` says where they work.
 """
 

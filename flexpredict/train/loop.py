@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ Probe = Callable[[Encoder], Mapping[str, float]]
 
 class Interrupted(Exception):
     """A signal asked the run to stop, and its state is saved."""
+
+    EXIT_CODE = 75  # EX_TEMPFAIL: the same again goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,8 @@ def _train(
     if resume:
         state, more = restore(run, settings, len(source), schedule.steps, compute)
         notes += more
-        if state is None and ranks.is_main:
-            notes += begin_again(run)
+        if state is None:
+            notes += ranks.by_main(lambda: begin_again(run)) or []
     first = state["step"] if state else 0
     before = state.get("seconds", 0.0) if state else 0.0
     if first == schedule.steps and (run / WEIGHTS).exists():
@@ -121,29 +124,33 @@ def _train(
     kept = state.get("held") if state else None
     held, place = hold(batches, settings, ranks, passes, kept)
     about = {"encoder": "target", "settings": settings.digest(), "seed": settings.seed}
-    if ranks.is_main:
+
+    def begin() -> None:
         write_text(run / CONFIG, settings.to_yaml())
         describe_encoder(run, objective.encoders["target"], about)
         (run / WEIGHTS).unlink(missing_ok=True)  # a longer run makes the finished one old
 
     def save(step: int) -> None:
-        _check_finite(objective, step)
-        if ranks.is_main:
-            extra = {
-                "images": len(source), "held": place, "scaler": scaler.state_dict(),
-                "coverage": coverage.state(), "seconds": time.monotonic() - started,
-                "settings": settings.model_dump(mode="json"),
-            }  # fmt: skip
-            try:
-                checkpoint.save(
-                    run, step, objective, optimizer, extra, keep=settings.keep_checkpoints
-                )
-            except OSError as error:
-                raise OSError(
-                    f"step {step} cannot be saved in {run}: {error}; make room, and --resume goes "
-                    f"on from what was saved before"
-                ) from None
-        ranks.barrier()
+        extra = {
+            "images": len(source), "held": place, "scaler": scaler.state_dict(),
+            "coverage": coverage.state(), "seconds": time.monotonic() - started,
+            "settings": settings.model_dump(mode="json"),
+        }  # fmt: skip
+        try:
+            checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
+        except OSError as error:
+            raise OSError(
+                f"step {step} cannot be saved in {run}: {error}; make room, and --resume goes "
+                f"on from what was saved before"
+            ) from None
+
+    def finish() -> None:
+        if len(rejections):
+            say(f"{len(rejections)} of {len(source)} images could not be used: {run / REJECTED}")
+        save_encoder(run, objective.encoders["target"], about | {"step": schedule.steps})
+        set_aside(run, lambda: {encoder_digest(one) for one in objective.encoders.values()})
+
+    ranks.by_main(begin)
 
     rejections = Rejections(run)
     logged_at = time.monotonic()
@@ -151,11 +158,11 @@ def _train(
     logged_step, value = first, None
     todo = range(first, schedule.steps)
     with StopSignal() as stop, ExitStack() as stack:
-        monitor = None
-        if ranks.is_main:
-            monitor = stack.enter_context(
+        monitor = ranks.by_main(
+            lambda: stack.enter_context(
                 Monitor(run, settings, first=first, total=schedule.steps, tracker=tracker)
             )
+        )
         waits, gauge_every = Waits(), period(settings, schedule.steps)
         stream = loader.load(held, todo, workers=workers_of(settings), timed=waits.over)
         for step, batch in zip(todo, stream, strict=True):
@@ -224,18 +231,13 @@ def _train(
             if told or done % settings.checkpoint_every == 0 or done == schedule.steps:
                 if monitor is not None:
                     monitor.flush()  # a run that goes on from here has all its lines
-                save(done)
+                _check_finite(objective, done)
+                ranks.by_main(partial(save, done))
             if told and done < schedule.steps:
                 raise Interrupted(
                     f"stopped at step {done} of {schedule.steps}; add --resume to go on"
                 )
-    if ranks.is_main:
-        if len(rejections):
-            say(f"{len(rejections)} of {len(source)} images could not be used: {run / REJECTED}")
-        done_about = about | {"step": schedule.steps}
-        save_encoder(run, objective.encoders["target"], done_about)
-        set_aside(run, lambda: {encoder_digest(one) for one in objective.encoders.values()})
-    ranks.barrier()
+    ranks.by_main(finish)
     return Result(run, schedule.steps, time.monotonic() - started, value)
 
 

@@ -18,7 +18,6 @@ from flexpredict.train.loop import Interrupted
 from flexpredict.train.monitor import note_of
 
 _POLL_SECONDS = 0.25
-_INTERRUPTED = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def train_together(jobs: Sequence[Job], *, device: str | None = None) -> None:
             bars.close()
         codes = [worker.returncode for worker, _ in workers]
         for code, (_, log) in zip(codes, workers, strict=True):
-            if code not in (0, _INTERRUPTED, -15):
+            if code not in (0, Interrupted.EXIT_CODE, -15):
                 sentence = _last_line(log) or f"a run ended with code {code}"
                 raise (ValueError if code == 2 else RuntimeError)(sentence)
         if any(codes):

@@ -193,11 +193,11 @@ def test_index__a_retargeted_link_makes_it_stale(tmp_path: Path) -> None:
 def test_index__a_folder_changed_just_before_the_walk_is_walked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "SETTLED_NS", 2_000_000_000)
+    monkeypatch.setattr(index, "SETTLED_NS", 10**18)  # some 30 years
     index_folder(_folder(tmp_path))
     assert open_index(tmp_path) is None
     now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 3_000_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 2 * 10**18)
     index_folder(tmp_path)
     assert open_index(tmp_path) is not None
 

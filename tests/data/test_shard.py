@@ -2,18 +2,14 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import tarfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import Command
 from PIL import Image
+from processes import Start, wait_until
 
 from flexpredict.data import shard as module
 from flexpredict.data.decode import decode
@@ -154,18 +150,9 @@ if __name__ == "__main__":
 """
 
 
-def _until(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    for _ in range(6000):
-        if what():
-            return
-        assert process.returncode is not None or process.poll() is None, "it ended by itself"
-        time.sleep(0.01)
-    raise AssertionError("it never happened")
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed__and_resumed_gives_the_same_bytes(
-    folder: Path, tmp_path: Path, workers: int
+    folder: Path, tmp_path: Path, workers: int, start: Start
 ) -> None:
     script, out, whole = tmp_path / "stuck.py", tmp_path / "out", tmp_path / "whole"
     script.write_text(_STUCK)
@@ -180,15 +167,12 @@ def test_killed__and_resumed_gives_the_same_bytes(
     def half() -> list[Path]:
         return list(out.glob(".shard-000002.tar.*"))
 
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, script, folder, out, str(workers)]
-    with subprocess.Popen(arguments, env=environment) as process:
-        try:
-            _until(stuck, process)
-        finally:
-            process.send_signal(signal.SIGKILL)
+    process = start(script, folder, out, workers)
+    wait_until(stuck, process)
+    process.kill()
+    process.wait()
     writer = int(half()[0].suffix[1:])
-    _until(lambda: not _is_alive(writer), process)  # a worker does not outlive its parent
+    wait_until(lambda: not _is_alive(writer))  # a worker does not outlive its parent
     assert not (out / "shard-000002.tar").exists()
     before = {name: (out / name).stat().st_mtime_ns for name in names}
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,11 @@ from typing import Any
 import pytest
 import yaml
 from conftest import Command
+from processes import Start, ended, environment, wait_until
+from short_runs import logged
 
 import flexpredict as fp
+from flexpredict.run_folder import METRICS
 from flexpredict.study.plan import Study, trials
 from flexpredict.study.pool import Pool
 from flexpredict.study.run import read_results
@@ -178,61 +180,62 @@ def test_sweep__of_words_and_pairs() -> None:
     ]
 
 
-def test_study__stopped_before_anything_was_made_goes_on(study: Path, tmp_path: Path) -> None:
-    """Nothing but logs of its processes is there then."""
+def _start(start: Start, study: Path, out: Path) -> "subprocess.Popen[bytes]":
+    words = ["-m", "flexpredict", "study", study, "--out", out, "--device", "cpu"]
+    more = {"COLUMNS": "80"}
+    return start(*words, stderr=subprocess.PIPE, env=environment() | more)
+
+
+def test_study__stopped_before_anything_was_made_goes_on(
+    study: Path, tmp_path: Path, start: Start
+) -> None:
+    """Nothing but logs of its processes is there then, or as good as nothing."""
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "flexpredict", "study", str(study), "--out", str(out)]
-    worker = subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE)
-    while not list(out.glob("worker-*.log")):
-        assert worker.poll() is None
-        time.sleep(0.01)
+    worker = _start(start, study, out)
+    wait_until(lambda: list(out.glob("worker-*.log")), worker)
     worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=60)
-    assert not list(out.glob("*/config.yaml"))
+    ended(worker)
+    assert not read_results(out)
     assert len(fp.run_study(str(study), out, jobs=2, device="cpu")) == 2
 
 
-def test_study__goes_on_after_a_signal(study: Path, tmp_path: Path) -> None:
-    values = STUDY | {"settings": STUDY["settings"] | {"steps": 400}, "measures": {}}  # type: ignore[operator]
-    study.write_text(yaml.safe_dump(values))
+LONG = STUDY | {"settings": STUDY["settings"] | {"steps": 1200}, "measures": {}}  # type: ignore[operator]
+
+
+def test_study__goes_on_after_a_signal(study: Path, tmp_path: Path, start: Start) -> None:
+    study.write_text(yaml.safe_dump(LONG))
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "flexpredict", "study", str(study), "--out", str(out)]
-    worker = subprocess.Popen(
-        [*command, "--device", "cpu"], stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"}
-    )
-    metrics = out / "sincos-seed0" / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert worker.poll() is None
-        time.sleep(0.05)
+    worker = _start(start, study, out)
+    run = out / "sincos-seed0"
+    wait_until(lambda: logged(run, 2), worker)
     worker.send_signal(signal.SIGTERM)
-    _, errors = worker.communicate(timeout=60)
-    assert worker.returncode == 75, errors
-    assert b"the same command goes on" in errors
-    stopped = json.loads(metrics.read_text().splitlines()[-1])["step"]
-    assert stopped < 400
+    code, errors = ended(worker)
+    assert code == 75, errors
+    assert "the same command goes on" in errors
+
+    def steps() -> list[int]:
+        return [json.loads(line)["step"] for line in (run / METRICS).read_text().splitlines()]
+
+    assert steps()[-1] < 1200
     lines = fp.run_study(str(study), out, jobs=2, device="cpu")
     assert len(lines) == 2
-    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-    assert steps == sorted(set(steps))
-    assert steps[-1] == 400
+    assert steps() == sorted(set(steps()))
+    assert steps()[-1] == 1200
 
 
-def test_study__what_a_killed_process_leaves_undone_is_said(study: Path, tmp_path: Path) -> None:
-    values = STUDY | {"settings": STUDY["settings"] | {"steps": 400}, "measures": {}}  # type: ignore[operator]
-    study.write_text(yaml.safe_dump(values))
+def test_study__what_a_killed_process_leaves_undone_is_said(
+    study: Path, tmp_path: Path, start: Start
+) -> None:
+    study.write_text(yaml.safe_dump(LONG))
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "flexpredict", "study", str(study), "--out", str(out)]
-    run = subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE)
-    metrics = out / "sincos-seed0" / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert run.poll() is None
-        time.sleep(0.05)
+    run = _start(start, study, out)
+    wait_until(lambda: logged(out / "sincos-seed0", 2), run)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     for child in children:  # the only one
         os.kill(int(child), signal.SIGKILL)
-    _, errors = run.communicate(timeout=60)
-    assert run.returncode == 1, errors
-    assert b"2 of 2 trials failed" in errors
+    code, errors = ended(run)
+    assert code == 1, errors
+    assert "2 of 2 trials failed" in errors
     assert len(fp.run_study(str(study), out, jobs=2, device="cpu")) == 2
 
 

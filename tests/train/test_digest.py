@@ -1,17 +1,16 @@
 """What training sees of an epoch is one thing: whoever loads it, and wherever it is taken up."""
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from processes import Start, ended, wait_until
+from short_runs import logged, losses
 
 from flexpredict import build
 from flexpredict.config import Settings, settings_from
@@ -60,7 +59,6 @@ def _seen(
     return digests
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 @pytest.mark.parametrize("masking", ["even", "paper"])
 def test_epoch__digest_does_not_depend_on_workers_ranks_or_start(
     masking: str, photos: Path
@@ -78,44 +76,24 @@ def test_epoch__digest_does_not_depend_on_workers_ranks_or_start(
 
 
 def test_resume__after_a_kill_with_workers_ahead_sees_the_next_sample(
-    photos: Path, tmp_path: Path
+    photos: Path, tmp_path: Path, start: Start
 ) -> None:
     """Killed without warning while workers have prefetched: every later loss is the same."""
     command = [
-        sys.executable, "-m", "flexpredict", "pretrain", str(photos), "--resume", "--device=cpu",
-        "--set=workers=2", "--set=log_every=1", "--set=checkpoint_every=3", "--set=steps=40",
+        "-m", "flexpredict", "pretrain", str(photos), "--resume", "--device=cpu",
+        "--set=workers=2", "--set=log_every=1", "--set=checkpoint_every=6", "--set=steps=120",
         *(f"--set={key}={value}" for key, value in SETTINGS.items() if key != "steps"),
     ]  # fmt: skip
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-
-    def losses(run: Path) -> list[float]:
-        return [
-            json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()
-        ]
-
-    subprocess.run(
-        [*command, "--out", str(tmp_path / "whole")],
-        check=True,
-        capture_output=True,
-        env=one_thread,
-    )
-    killed = tmp_path / "killed"
-    process = subprocess.Popen(
-        [*command, "--out", str(killed)], stderr=subprocess.DEVNULL, env=one_thread,
-        start_new_session=True,
-    )  # fmt: skip
-    log, deadline = killed / "metrics.jsonl", time.monotonic() + 120
-    while not (log.exists() and log.read_text().count("\n") >= 10):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    process = start(*command, "--out", killed, stderr=subprocess.DEVNULL, start_new_session=True)
+    wait_until(lambda: logged(killed, 10), process)
     os.killpg(process.pid, signal.SIGKILL)  # the workers too
     process.wait()
-    assert len(losses(killed)) < 40
-    subprocess.run(
-        [*command, "--out", str(killed)], check=True, capture_output=True, env=one_thread
-    )
-    np.testing.assert_array_equal(losses(killed), losses(tmp_path / "whole"))
+    assert len(losses(killed)) < 120
+    for run in (whole, killed):
+        code, errors = ended(start(*command, "--out", run, stderr=subprocess.PIPE))
+        assert code == 0, errors
+    np.testing.assert_array_equal(losses(killed), losses(whole))
 
 
 def test_pairs__that_share_a_seed_see_the_same(photos: Path) -> None:

@@ -1,12 +1,7 @@
-"""Runs that are short but real: written, interrupted, resumed, split over processes."""
+"""Runs that are short but real: written, interrupted, resumed."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from short_runs import SMALL, assert_same, losses, weights
 
 import flexpredict as fp
 from flexpredict.build import build_objective
@@ -25,27 +21,7 @@ from flexpredict.model.covariances import Covariance
 from flexpredict.train import holding
 from flexpredict.train.monitor import Rejections
 
-SMALL: dict[str, Any] = {
-    "model": "vit_nano", "patch_size": 4, "image_size": 32, "batch_size": 16, "chunk_size": 8,
-    "steps": 8, "log_every": 1, "checkpoint_every": 3, "workers": 0, "lr": 2e-3, "ema": 0.9,
-}  # fmt: skip
 GOLDEN = Path(__file__).parent / "golden_losses.json"
-
-
-def _losses(run: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def _weights(run: Path) -> dict[str, torch.Tensor]:
-    newest = checkpoint.newest(run)
-    assert newest is not None
-    return checkpoint.read_weights(newest / checkpoint.MODEL)
-
-
-def _assert_same_run(one: Path, two: Path) -> None:
-    assert _losses(one) == _losses(two)
-    first, second = _weights(one), _weights(two)
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +42,7 @@ def test_golden_losses(name: str, pictures: np.ndarray, tmp_path: Path) -> None:
         **variants[name],
     )
     stored = json.loads(GOLDEN.read_text())
-    np.testing.assert_allclose(_losses(tmp_path / "run"), stored[name], rtol=1e-4)
+    np.testing.assert_allclose(losses(tmp_path / "run"), stored[name], rtol=1e-4)
 
 
 def test_run_folder__is_complete(pictures: np.ndarray, tmp_path: Path) -> None:
@@ -90,7 +66,7 @@ def test_run_folder__is_complete(pictures: np.ndarray, tmp_path: Path) -> None:
     assert encoder.features(torch.from_numpy(pictures[:3]).permute(0, 3, 1, 2)).shape == (3, 64)
     target, context = fp.load(run), fp.load(run, encoder="context")
     assert not torch.equal(target.patch_embed.proj.weight, context.patch_embed.proj.weight)
-    stored = _weights(run)
+    stored = weights(run)
     assert torch.equal(target.norm.weight, stored["target_encoder.norm.weight"])
     assert torch.equal(context.norm.weight, stored["encoder.norm.weight"])
 
@@ -122,9 +98,9 @@ def test_resume__continues_bit_for_bit(
 
     with pytest.raises(KeyboardInterrupt):
         fp.pretrain(Dying(pictures), broken, **SMALL | settings)
-    assert len(_losses(broken)) == 5  # two steps more than the checkpoint of step 3
+    assert len(losses(broken)) == 5  # two steps more than the checkpoint of step 3
     fp.pretrain(pictures, broken, resume=True, **SMALL | settings)
-    _assert_same_run(whole, broken)
+    assert_same(whole, broken)
 
 
 def test_resume__takes_the_settings_of_the_run(
@@ -140,7 +116,7 @@ def test_resume__takes_the_settings_of_the_run(
     with pytest.raises(ValueError, match=r"was started with model=vit_nano, not vit_tiny"):
         fp.pretrain(pictures, run, recipe="small/stop-vit-t8-64", resume=True)
     fp.pretrain(pictures, run, resume=True, steps=10)
-    assert len(_losses(run)) == 10
+    assert len(losses(run)) == 10
     assert "was to have steps=8, and now steps=10" in capsys.readouterr().err
     fp.pretrain(pictures, run, resume=True, epochs=2)
     now = read_settings(run / "config.yaml")
@@ -180,7 +156,7 @@ def test_resume__unreadable_newest_checkpoint_falls_back(
     assert newest is not None
     (newest / name).write_bytes(harm((newest / name).read_bytes()))
     fp.pretrain(pictures, run, resume=True, **SMALL)
-    _assert_same_run(whole, run)
+    assert_same(whole, run)
     assert f"an older one is used; {newest.name}" in capsys.readouterr().err
 
 
@@ -206,7 +182,7 @@ def test_resume__a_run_that_never_saved_begins_again_and_says_so(
         capsys.readouterr().err
     )
     assert (run / "metrics.earlier.jsonl").read_text() == before
-    assert len(_losses(run)) == 8
+    assert len(losses(run)) == 8
 
 
 def test_resume__settings_that_were_edited_are_refused(
@@ -231,13 +207,13 @@ def test_folder__that_is_taken_is_the_first_thing_said(
 def test_resume__checkpoints_that_are_gone_are_missed(pictures: np.ndarray, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fp.pretrain(pictures, run, **SMALL)
-    before = _losses(run)
+    before = losses(run)
     (run / "encoder.safetensors").unlink()
     for path in checkpoint.complete(run):
         shutil.rmtree(path)
     with pytest.raises(ValueError, match="was at step-00000008, but its checkpoints are gone"):
         fp.pretrain(pictures, run, resume=True, **SMALL)
-    assert _losses(run) == before
+    assert losses(run) == before
 
 
 def test_resume__evaluations_of_earlier_weights_are_set_aside(
@@ -275,16 +251,16 @@ def test_resume__images_that_have_moved_are_noted(
 def test_resume__finished_run_has_nothing_to_do(pictures: np.ndarray, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fp.pretrain(pictures, run, resume=True, **SMALL)  # starts where there is none
-    before = _losses(run)
+    before = losses(run)
     assert fp.pretrain(pictures, run, resume=True, **SMALL).loss is None
-    assert _losses(run) == before
+    assert losses(run) == before
 
 
 def test_resume__longer_schedule_goes_on(pictures: np.ndarray, tmp_path: Path) -> None:
     run = tmp_path / "run"
     fp.pretrain(pictures, run, **SMALL)
     result = fp.pretrain(pictures, run, resume=True, **SMALL | {"steps": 12})
-    assert len(_losses(run)) == 12
+    assert len(losses(run)) == 12
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in lines]
     assert seconds == sorted(seconds)  # time goes on as well
@@ -317,7 +293,7 @@ def test_resume__with_less_memory(
     assert "was started with accumulate=1, not 2: sums are rounded otherwise" in (
         capsys.readouterr().err
     )
-    np.testing.assert_allclose(_losses(run), _losses(plain), rtol=1e-4)
+    np.testing.assert_allclose(losses(run), losses(plain), rtol=1e-4)
 
 
 def test_asked__and_not_used_is_said(
@@ -351,13 +327,13 @@ def test_accumulation__same_losses(pictures: np.ndarray, tmp_path: Path) -> None
     """Micro-batches of 4 cut the chunks of 8 in two: masks and noise stay the same."""
     fp.pretrain(pictures, tmp_path / "one", **SMALL)
     fp.pretrain(pictures, tmp_path / "four", **SMALL | {"accumulate": 4})
-    np.testing.assert_allclose(_losses(tmp_path / "one"), _losses(tmp_path / "four"), rtol=1e-4)
+    np.testing.assert_allclose(losses(tmp_path / "one"), losses(tmp_path / "four"), rtol=1e-4)
 
 
 def test_clipping__bounds_the_gradient(pictures: np.ndarray, tmp_path: Path) -> None:
     fp.pretrain(pictures, tmp_path / "free", **SMALL)
     fp.pretrain(pictures, tmp_path / "clipped", **SMALL | {"clip_grad": 1e-3})
-    free, clipped = _losses(tmp_path / "free"), _losses(tmp_path / "clipped")
+    free, clipped = losses(tmp_path / "free"), losses(tmp_path / "clipped")
     assert free[0] == clipped[0]
     assert free[-1] != clipped[-1]
 
@@ -390,7 +366,7 @@ def test_variants__train_and_load(
 ) -> None:
     images = pictures[..., : settings.get("in_channels", 3)]
     fp.pretrain(images, tmp_path / "run", **SMALL | {"steps": 3} | settings)
-    assert np.isfinite(_losses(tmp_path / "run")).all()
+    assert np.isfinite(losses(tmp_path / "run")).all()
     features = fp.features(tmp_path / "run", images[:4]).features
     assert features.shape == (4, 64)
     assert np.isfinite(features).all()
@@ -398,24 +374,24 @@ def test_variants__train_and_load(
 
 def test_covariances__train_from_common_weights(pictures: np.ndarray, tmp_path: Path) -> None:
     """Each has losses of its own; what it learns is moved by the optimiser and saved."""
-    losses, learned = {}, {}
+    found, learned = {}, {}
     for name in ("stop", *get_args(Covariance)[1:]):
         run = tmp_path / name
         fp.pretrain(pictures, run, **SMALL | {"steps": 4, "positions": name, "noise_std": 1.0})
-        losses[name] = _losses(run)
+        found[name] = losses(run)
         before = build_objective(read_settings(run / "config.yaml")).state_dict()
-        after = _weights(run)
+        after = weights(run)
         assert set(before) == set(after)
         learned |= {
             f"{name}: {key.partition('noise.')[2]}": not torch.equal(before[key], after[key])
             for key in after
             if "positions.noise." in key
         }
-    assert np.isfinite(list(losses.values())).all()
+    assert np.isfinite(list(found.values())).all()
     alike = ("stop", "scaled", "conditioned", "annealed")  # they start as StoP
-    assert len({losses[name][0] for name in alike}) == 1
-    assert len({losses[name][-1] for name in losses}) == len(losses)
-    assert len({values[0] for values in losses.values()}) == len(losses) - len(alike) + 1
+    assert len({found[name][0] for name in alike}) == 1
+    assert len({found[name][-1] for name in found}) == len(found)
+    assert len({values[0] for values in found.values()}) == len(found) - len(alike) + 1
     assert learned == {
         "low-rank: directions": False,
         "coordinates: spread": True,
@@ -433,8 +409,8 @@ def test_annealed__noise_follows_the_step(pictures: np.ndarray, tmp_path: Path) 
     }
     for name, settings in runs.items():
         fp.pretrain(pictures, tmp_path / name, **SMALL | settings)
-    _assert_same_run(tmp_path / "stop", tmp_path / "nowhere")
-    stop, zero = _losses(tmp_path / "stop"), _losses(tmp_path / "to-zero")
+    assert_same(tmp_path / "stop", tmp_path / "nowhere")
+    stop, zero = losses(tmp_path / "stop"), losses(tmp_path / "to-zero")
     assert zero[0] == stop[0]
     assert all(a != b for a, b in zip(zero[1:], stop[1:], strict=True))
 
@@ -458,155 +434,6 @@ def test_noise__larger_noise_std_gives_a_smaller_norm_of_A(
         last = (run / "metrics.jsonl").read_text().splitlines()[-1]
         norms.append(json.loads(last)["norm_A"])
     assert norms[0] > 1.05 * norms[1] > 1.1 * norms[2]
-
-
-def _command(photos: Path, run: Path, *more: str) -> list[str]:
-    overrides = [f"--set={key}={value}" for key, value in SMALL.items()]
-    return ["pretrain", str(photos), "--out", str(run), "--device", "cpu", *overrides, *more]
-
-
-def _wait(process: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not until():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-FLEXPREDICT = ["-m", "flexpredict"]
-
-
-def _launch(launch: list[str], words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *launch, *words],
-        check=False, env=_environment(), capture_output=True, text=True,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        [],
-        ["--set=masking=paper", "--set=chunk_size=12"],
-        ["--set=positions=annealed", "--set=chunk_size=12", "--set=accumulate=2"],
-    ],
-)
-def test_two_processes__equal_one(settings: list[str], photos: Path, tmp_path: Path) -> None:
-    """torchrun with two processes: the same masks and noise, losses equal to rtol 1e-4.
-
-    With chunks of 12 and 8 images per process, chunks are cut by the border between processes.
-    """
-    one, two = tmp_path / "one", tmp_path / "two"
-    for launch, run in ((FLEXPREDICT, one), ([*TORCHRUN, *FLEXPREDICT], two)):
-        done = _launch(launch, _command(photos, run, *settings))
-        assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(_losses(one), _losses(two), rtol=1e-4)
-    first, second = _weights(one), _weights(two)
-    for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=1e-2, atol=2e-4)
-
-
-def test_two_processes__what_one_finds_wrong_both_say(photos: Path, tmp_path: Path) -> None:
-    """Nobody is left to wonder why the connection was closed."""
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.txt").write_text("mine")
-    done = _launch([*TORCHRUN, *FLEXPREDICT], _command(photos, tmp_path / "full"))
-    assert done.returncode != 0
-    assert "holds no run: choose another --out" in done.stderr
-    assert "Connection closed" not in done.stderr
-
-
-# The second process looks at the folder when the first has made it, if it looks at all.
-LATE = """
-import os, time
-from flexpredict.cli import main
-from flexpredict.train import loop
-look, end = loop.check_free, time.monotonic() + 20
-def late(run, **more):
-    while os.environ["RANK"] == "1" and not list(run.glob("*")) and time.monotonic() < end:
-        time.sleep(0.05)
-    look(run, **more)
-loop.check_free = late
-main()
-"""
-
-
-def test_two_processes__the_later_one_does_not_mind_the_folder(
-    photos: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "late.py").write_text(LATE)
-    done = _launch([*TORCHRUN, str(tmp_path / "late.py")], _command(photos, tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal__saves_and_exits_75(number: int, photos: Path, tmp_path: Path) -> None:
-    """A real process, a real signal at an unknown step; then resume to the same end."""
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    more = ["--set=steps=60", "--set=checkpoint_every=1000"]
-    arguments = [sys.executable, "-m", "flexpredict"]
-    subprocess.run(
-        [*arguments, *_command(photos, whole, *more)],
-        check=True,
-        env=_environment(),
-        capture_output=True,
-    )
-    process = subprocess.Popen(
-        [*arguments, *_command(photos, run, *more)], env=_environment(), stderr=subprocess.PIPE
-    )
-    metrics = run / "metrics.jsonl"
-    _wait(process, lambda: metrics.exists() and metrics.read_text().count("\n") >= 5)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 75, errors
-    assert b"add --resume to go on" in errors
-    stopped = len(_losses(run))
-    assert 5 <= stopped < 60
-    subprocess.run(
-        [*arguments, *_command(photos, run, *more), "--resume"],
-        check=True, env=_environment(), capture_output=True,
-    )  # fmt: skip
-    _assert_same_run(whole, run)
-
-
-def test_signal__to_the_whole_group_saves_all_the_same(photos: Path, tmp_path: Path) -> None:
-    """As a terminal, `timeout` or a scheduler sends it: to workers too."""
-    run = tmp_path / "run"
-    more = ["--set=steps=3000", "--set=checkpoint_every=1000", "--set=workers=2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flexpredict", *_command(photos, run, *more)],
-        env=_environment(), stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    metrics = run / "metrics.jsonl"
-    _wait(process, lambda: metrics.exists() and metrics.read_text().count("\n") >= 5)
-    os.killpg(process.pid, signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 75, errors
-    assert checkpoint.complete(run)[-1].name == f"step-{len(_losses(run)):08d}"
-
-
-def test_lock__one_process_trains_in_a_folder_and_a_killed_one_leaves_no_lock(
-    photos: Path, tmp_path: Path
-) -> None:
-    """Those that it has forked live on for some seconds."""
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "flexpredict"]
-    command += _command(photos, run, "--set=steps=150", "--set=workers=2", "--resume")
-    first = subprocess.Popen(command, env=_environment(), stderr=subprocess.DEVNULL)
-    _wait(first, (run / "checkpoints/latest").exists)
-    second = subprocess.run(command, env=_environment(), capture_output=True, text=True)
-    assert second.returncode == 2
-    assert f"another process trains in {run}: wait for it" in second.stderr
-    assert first.poll() is None
-    first.kill()
-    first.wait()
-    subprocess.run(command, env=_environment(), check=True, capture_output=True)
-    assert len(_losses(run)) == 150
 
 
 def test_channels__have_the_statistics_of_the_images(pictures: np.ndarray, tmp_path: Path) -> None:
@@ -660,7 +487,7 @@ def test_hold__a_guess_that_is_too_small_is_taken_back(
     monkeypatch.setattr(holding, "room_for", lambda *_, **__: 1000.0)
     fp.pretrain(photos, tmp_path / "run", **SMALL | {"steps": 20})
     assert "do not fit into memory decoded" in capsys.readouterr().err
-    assert len(_losses(tmp_path / "run")) == 20
+    assert len(losses(tmp_path / "run")) == 20
 
 
 def test_rejections__many_are_noted_quickly_and_once(tmp_path: Path) -> None:

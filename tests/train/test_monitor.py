@@ -7,6 +7,7 @@ import threading
 import types
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_plain_lines__few_seconds_few_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("flexpredict.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("flexpredict.progress.time", SimpleNamespace(monotonic=lambda: now))
     tally = Tally("images")
     for done in range(1, 101):
         now += 0.3
@@ -142,7 +143,8 @@ def test_loss__that_is_not_finite_is_logged_for_the_doctor(
 
 def test_waits__are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 1.0, 5.0, 7.0, 8.0, 8.5])
-    monkeypatch.setattr("flexpredict.train.monitor.time.monotonic", lambda: next(now))
+    clock = SimpleNamespace(monotonic=lambda: next(now))  # others have the time that it is
+    monkeypatch.setattr("flexpredict.train.monitor.time", clock)
     waits = Waits()
     assert list(zip(range(2), waits.over("ab"), strict=True)) == [(0, "a"), (1, "b")]
     assert waits.lap() == 1 + 2 + 0.5

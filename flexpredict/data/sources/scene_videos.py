@@ -1,7 +1,5 @@
 """The embedded videos in the layout of DAVIS 2017: written once, kept in a cache folder."""
 
-import functools
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -11,8 +9,10 @@ from PIL import Image
 from flexpredict.data.scene_videos import render_video
 from flexpredict.data.sources.base import Progress
 from flexpredict.data.sources.davis import write_mask
+from flexpredict.data.sources.scenes import code_digest
 from flexpredict.files import cache_folder
 
+_MAKERS = ("random", "render", "scenes", "scene_videos", "sources/scene_videos")
 _SEED = 0
 _START = 2_000_000_000  # the first index, beyond those of the scenes that one trains and tests on
 
@@ -27,7 +27,7 @@ def scene_video_folder(
     for name, value in (("count", count), ("frames", frames), ("size", size)):
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
-    folder = cache_folder() / f"scene-videos-{_maker()}-{size}px-{frames}-{count}"
+    folder = cache_folder() / f"scene-videos-{code_digest(*_MAKERS)}-{size}px-{frames}-{count}"
     if folder.is_dir():
         return folder
     temporary = folder.with_name(f".{os.getpid()}-{folder.name}")
@@ -58,12 +58,3 @@ def _write(root: Path, count: int, frames: int, size: int, progress: Progress | 
     listed = root / "ImageSets" / "2017" / "val.txt"
     listed.parent.mkdir(parents=True)
     listed.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-
-
-@functools.cache
-def _maker() -> str:
-    """A digest of the code that makes the videos: other code, other cache."""
-    room = Path(__file__).parent.parent
-    makers = ("random", "render", "scenes", "scene_videos", "sources/scene_videos")
-    code = b"".join((room / f"{name}.py").read_bytes() for name in makers)
-    return hashlib.sha256(code).hexdigest()[:12]

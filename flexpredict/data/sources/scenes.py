@@ -20,6 +20,7 @@ SCENE_SETS = {"scenes": (0, 10_000), "scenes-test": (1_000_000_000, 4_000)}
 
 # A layout is a task; the set and the number of scenes that its splits have by default.
 SCENE_LAYOUTS = {f"scenes-{task}": task for task in TASKS}
+_MAKERS = ("random", "render", "scenes")
 _SPLITS = {"train": ("scenes", 8_000), "test": ("scenes-test", 4_000)}
 _CLASSES = {
     "count": [str(count) for count in range(FEWEST, MOST + 1)],
@@ -91,7 +92,7 @@ def scenes(
 def _folder(name: str, count: int | None, size: int) -> Path:
     """Where a set is kept; its name says all that the images depend on."""
     start, default = SCENE_SETS[name]
-    return cache_folder() / f"scenes-{_renderer()}-{size}px-{start}-{count or default}"
+    return cache_folder() / f"scenes-{code_digest(*_MAKERS)}-{size}px-{start}-{count or default}"
 
 
 def _tell(progress: Progress, total: int, done: int) -> None:
@@ -99,10 +100,10 @@ def _tell(progress: Progress, total: int, done: int) -> None:
 
 
 @functools.cache
-def _renderer() -> str:
-    """A digest of the code that makes the scenes: other code, other cache."""
+def code_digest(*names: str) -> str:
+    """Of files of this room, in which something is made: other code, other cache."""
     room = Path(__file__).parent.parent
-    code = b"".join((room / f"{name}.py").read_bytes() for name in ("random", "render", "scenes"))
+    code = b"".join((room / f"{name}.py").read_bytes() for name in names)
     return hashlib.sha256(code).hexdigest()[:12]
 
 

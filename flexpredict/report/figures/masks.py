@@ -62,11 +62,11 @@ def mask_coverage(shares: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
 
 
 @styled
-def image_grid(images: NDArray[np.uint8], columns: int = 8) -> Figure:
-    """Images in rows, (n, H, W, c)."""
-    rows = -(-len(images) // columns)
-    figure = Figure(figsize=(1.1 * columns, 1.1 * rows))
-    panels = figure.subplots(rows, columns, squeeze=False)
+def image_grid(images: NDArray[np.uint8]) -> Figure:
+    """Images in rows of eight, (n, H, W, c)."""
+    rows = -(-len(images) // 8)
+    figure = Figure(figsize=(8.8, 1.1 * rows))
+    panels = figure.subplots(rows, 8, squeeze=False)
     for panel, image in zip(panels.ravel(), images, strict=False):
         panel.imshow(image)
     bare(panels.ravel())
