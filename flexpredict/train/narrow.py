@@ -14,16 +14,21 @@ from flexpredict.model.blocks import Block
 
 
 class Narrow:
-    """The weights of all products in a model's blocks, and a narrow copy of each."""
+    """The weights of all products in a model's blocks, and a narrow copy of each.
+
+    And biases that are added within products: two of each block that is not trained.
+    """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         blocks = [part for part in model.modules() if isinstance(part, Block)]
-        # Others than plain ones, as of float8, look after their weights themselves.
-        self._linears = [part for b in blocks for part in b.modules() if type(part) is nn.Linear]
-        self._wide: list[Tensor] = [linear.weight for linear in self._linears]
+        linears = [part for block in blocks for part in block.modules() if _is_plain(part)]
+        within = [part for b in blocks for part in (b.attn.qkv, b.mlp.fc1) if _is_plain(part)]
+        self._places = [(linear, "weight") for linear in linears]
+        self._places += [(linear, "bias") for linear in within if not linear.bias.requires_grad]
+        self._wide: list[Tensor] = [getattr(linear, name) for linear, name in self._places]
         self._narrow: list[Tensor] = [
-            nn.Parameter(weight.detach().to(dtype), requires_grad=weight.requires_grad)
-            for weight in self._wide
+            nn.Parameter(wide.detach().to(dtype), requires_grad=wide.requires_grad)
+            for wide in self._wide
         ]
 
     @contextmanager
@@ -54,6 +59,11 @@ class Narrow:
         for (weight, _), gradient in zip(found, gradients, strict=True):
             weight.grad = gradient
 
-    def _set(self, weights: list[Tensor]) -> None:
-        for linear, weight in zip(self._linears, weights, strict=True):
-            linear.weight = weight
+    def _set(self, values: list[Tensor]) -> None:
+        for (linear, name), value in zip(self._places, values, strict=True):
+            setattr(linear, name, value)
+
+
+def _is_plain(part: nn.Module) -> bool:
+    """Others, as of float8, look after their weights themselves."""
+    return type(part) is nn.Linear

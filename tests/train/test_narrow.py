@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flexpredict import build
 from flexpredict.config import settings_from
+from flexpredict.model.blocks import run_blocks
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 from flexpredict.train.chunks import Chunks
@@ -64,6 +65,30 @@ def test_used__is_autocast(kind: str, checkpointing: bool, pictures: np.ndarray)
                         parameter -= parameter.grad
                         parameter.grad = None
     assert {name: p.data_ptr() for name, p in other.named_parameters()} == before
+
+
+def test_used__the_target_encoder_converts_no_more_than_it_must() -> None:
+    """Each would be a kernel by itself, in every step."""
+    settings = settings_from({"model": "vit_nano", "patch_size": 4, "image_size": 32})
+    objective = build.build_objective(settings)
+    assert isinstance(objective, IJepa)
+    narrow = Narrow(objective, BF16)
+    blocks = objective.target_encoder.blocks
+    shapes = {parameter.shape for parameter in blocks.parameters()}
+    tokens = torch.randn(16, 64, 64, dtype=torch.float32)
+
+    def converted() -> int:
+        seen = torch.profiler.profile(record_shapes=True)
+        with seen, torch.no_grad(), torch.autocast("cpu", dtype=BF16):
+            run_blocks(blocks, tokens)
+        copies = (event for event in seen.events() if event.name == "aten::_to_copy")
+        return sum(torch.Size(event.input_shapes[0]) in shapes for event in copies)
+
+    # Biases that plain operations add after products, of proj and fc2, stay as they are: our
+    # kernels add them in float32.
+    assert converted() == 8 * len(blocks)
+    with narrow.used():
+        assert converted() == 2 * len(blocks)
 
 
 def test_used__weights_come_back_after_a_failure() -> None:
