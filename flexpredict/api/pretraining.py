@@ -11,7 +11,7 @@ from flexpredict.config import Settings, read_recipe, read_settings, settings_fr
 from flexpredict.data.inspect import inspect
 from flexpredict.data.sources import Source, open_source
 from flexpredict.data.sources.subset import SubsetSource
-from flexpredict.engine.distributed import pick_device, processes
+from flexpredict.engine.distributed import pick_device, processes, raised_by_sigterm
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.online import OnlineProbe
 from flexpredict.evaluate.tasks import parts_of
@@ -66,7 +66,8 @@ def pretrain(
     if images is None:
         raise ValueError("no images were named: give a folder, a list, or `scenes` for our own")
     tracker = None if track is None else check_track(track)
-    with processes(device) as ranks:
+    early = loop.Interrupted("stopped before training had begun; add --resume to go on")
+    with processes(device) as ranks, raised_by_sigterm(early):
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)
         chosen = _with_statistics(chosen, source)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,6 +112,24 @@ def processes(device: str | None = None) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
+@contextmanager
+def raised_by_sigterm(error: Exception) -> Iterator[None]:
+    """SIGTERM raises an error wherever no `StopSignal` notes it; a second one kills as usual."""
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGTERM, before)
+        raise error
+
+    if threading.current_thread() is not threading.main_thread():  # the caller handles signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class StopSignal:
     """Notes SIGTERM and SIGINT instead of dying of them; a second one kills as usual."""
 
@@ -127,13 +146,12 @@ class StopSignal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.received = True
-        self._restore()
-
-    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._before.clear()
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.received = True
+        for number in self._before:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)

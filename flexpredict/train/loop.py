@@ -130,7 +130,10 @@ def _train(
         describe_encoder(run, objective.encoders["target"], about)
         (run / WEIGHTS).unlink(missing_ok=True)  # a longer run makes the finished one old
 
-    def save(step: int) -> None:
+    def write(step: int) -> None:
+        assert monitor is not None
+        monitor.flush()  # a run that goes on from here has all its lines
+        monitor.check_there()
         extra = {
             "images": len(source), "held": place, "scaler": scaler.state_dict(),
             "coverage": coverage.state(), "seconds": time.monotonic() - started,
@@ -143,6 +146,10 @@ def _train(
                 f"step {step} cannot be saved in {run}: {error}; make room, and --resume goes "
                 f"on from what was saved before"
             ) from None
+
+    def save(step: int) -> None:
+        _check_finite(objective, step)
+        ranks.by_main(partial(write, step))
 
     def finish() -> None:
         if len(rejections):
@@ -166,8 +173,9 @@ def _train(
         waits, gauge_every = Waits(), period(settings, schedule.steps)
         stream = loader.load(held, todo, workers=workers_of(settings), timed=waits.over)
         for step, batch in zip(todo, stream, strict=True):
-            for index, reason in batch.rejected.items():
-                rejections.add(index, source.name(index), reason)
+            if batch.failure is None:  # else it is not the images that something is wrong with
+                for index, reason in batch.rejected.items():
+                    rejections.add(index, source.name(index), reason)
             trouble = batch.failure
             if trouble is None and len(rejections) > settings.most_rejected * len(source):
                 trouble = (
@@ -175,7 +183,10 @@ def _train(
                     f"most_rejected={settings.most_rejected:g} allows: {run / REJECTED} says why"
                 )
             if (trouble := ranks.first(trouble)) is not None:
-                raise ValueError(trouble)
+                if step == first:
+                    raise ValueError(trouble)
+                save(step)
+                raise RuntimeError(f"{trouble}; step {step} is saved, and --resume goes on from it")
             optim.set_step(optimizer.param_groups, schedule, step)
             objective.predictor.positions.set_progress(step / schedule.steps)
             images = batch.images.to(device, non_blocking=True).contiguous()
@@ -229,10 +240,7 @@ def _train(
                 logged_at, logged_step = time.monotonic(), done
             told = ranks.any(stop.received)
             if told or done % settings.checkpoint_every == 0 or done == schedule.steps:
-                if monitor is not None:
-                    monitor.flush()  # a run that goes on from here has all its lines
-                _check_finite(objective, done)
-                ranks.by_main(partial(save, done))
+                save(done)
             if told and done < schedule.steps:
                 raise Interrupted(
                     f"stopped at step {done} of {schedule.steps}; add --resume to go on"

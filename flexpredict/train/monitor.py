@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,7 +54,7 @@ class Monitor:
         _drop_lines_after(run, first)
         self._gauged = [line for line in read_metrics(run) if GAUGED in line]
         self._metrics = (run / METRICS).open("a", buffering=1, encoding="utf-8")
-        self._name = name = run.name
+        self._run, self._name = run, (name := run.name)
         self._settings, self._tracker = settings, tracker
         found = diagnose(settings, self._gauged)
         self._warned, self._well = {found.verdict} if found.ailing else set[str](), 0
@@ -107,6 +108,15 @@ class Monitor:
         if waiting is not None:
             metrics, pending = waiting
             self._write({**metrics, **pending.result()})
+
+    def check_there(self) -> None:
+        """Whether the run's folder is still the one that lines are written to."""
+        try:
+            there = os.path.samestat(os.fstat(self._metrics.fileno()), (self._run / METRICS).stat())
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise OSError(f"{self._run} was moved or removed while it trained")
 
     def _write(self, metrics: Mapping[str, Any]) -> None:
         line = {name: _finite(value) for name, value in metrics.items()}

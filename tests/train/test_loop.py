@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from short_runs import SMALL, assert_same, losses, weights
+from short_runs import SMALL, assert_same, logged, losses, weights
 
 import flexpredict as fp
 from flexpredict.build import build_objective
@@ -101,6 +101,46 @@ def test_resume__continues_bit_for_bit(
     assert len(losses(broken)) == 5  # two steps more than the checkpoint of step 3
     fp.pretrain(pictures, broken, resume=True, **SMALL | settings)
     assert_same(whole, broken)
+
+
+def test_images__that_are_gone_for_a_while_cost_no_step(
+    pictures: np.ndarray, tmp_path: Path
+) -> None:
+    """As on a disk that is reached by a network: what was trained is saved first."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    more = SMALL | {"checkpoint_every": 1000}
+    fp.pretrain(pictures, whole, **more)
+
+    class Gone(MemorySource):
+        reads = 0
+
+        def read(self, index: int) -> np.ndarray:
+            self.reads += 1
+            if self.reads > (1 + 5) * 16:  # the gauges look at the first batch
+                raise OSError("the disk is gone")
+            return super().read(index)
+
+    with pytest.raises(RuntimeError, match=r"the disk is gone; step 5 is saved, and --resume"):
+        fp.pretrain(Gone(pictures), run, **more)
+    assert not (run / "rejected.jsonl").exists()
+    fp.pretrain(pictures, run, resume=True, **more)
+    assert_same(whole, run)
+
+
+def test_folder__that_is_moved_while_it_is_written_to(pictures: np.ndarray, tmp_path: Path) -> None:
+    """It is said at the next checkpoint, and nothing is left under the old name."""
+    run = tmp_path / "run"
+
+    class Moving(MemorySource):
+        def read(self, index: int) -> np.ndarray:
+            if logged(run, 4):
+                run.rename(tmp_path / "moved")
+            return super().read(index)
+
+    with pytest.raises(OSError, match=r"run was moved or removed while it trained"):
+        fp.pretrain(Moving(pictures), run, **SMALL)
+    assert not run.exists()
+    fp.pretrain(pictures, tmp_path / "moved", resume=True, **SMALL)
 
 
 def test_resume__takes_the_settings_of_the_run(

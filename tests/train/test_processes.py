@@ -118,6 +118,32 @@ def test_signal__to_the_whole_group_saves_all_the_same(
     assert checkpoint.complete(run)[-1].name == f"step-{len(losses(run)):08d}"
 
 
+HOLDS = """
+import pathlib, signal
+from flexpredict.cli import main
+from flexpredict.train import loop
+def hold(*_):
+    pathlib.Path("ready").touch()
+    signal.pause()
+loop.hold = hold
+main()
+"""
+
+
+def test_signal__before_training_has_begun(photos: Path, tmp_path: Path, start: Start) -> None:
+    """As while a large set is decoded: there is nothing to save, and a scheduler may try again."""
+    (tmp_path / "holds.py").write_text(HOLDS)
+    words = command(photos, tmp_path / "run")
+    process = start("holds.py", *words, stderr=subprocess.PIPE, cwd=tmp_path)
+    wait_until((tmp_path / "ready").exists, process)
+    process.send_signal(signal.SIGTERM)
+    code, errors = ended(process)
+    assert code == 75, errors
+    assert "stopped before training had begun; add --resume to go on" in errors
+    done = _run(*FLEXPREDICT, *words, "--resume")
+    assert done.returncode == 0, done.stderr
+
+
 def test_lock__one_process_trains_in_a_folder_and_a_killed_one_leaves_no_lock(
     photos: Path, tmp_path: Path, start: Start
 ) -> None:
