@@ -341,10 +341,7 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_yaml(text: str, origin: str) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{origin} is not readable as YAML: {yaml_fault(error)}") from None
+    values = parse_yaml(text, origin) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{origin} holds no settings: expected lines of `name: value`")
     return {str(key): value for key, value in values.items()}
@@ -370,7 +367,30 @@ def _typed(key: str, value: Any) -> Any:
     return value
 
 
-def yaml_fault(error: yaml.YAMLError) -> str:
+class _Loader(yaml.SafeLoader):
+    """Refuses what stands there twice, of which YAML would take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name is not None and name != "<<" and name in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{name!r} stands there twice", problem_mark=key.start_mark
+                )
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str, origin: str) -> Any:
+    """What a person wrote."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{origin} is not readable as YAML: {_yaml_fault(error)}") from None
+
+
+def _yaml_fault(error: yaml.YAMLError) -> str:
     """What is wrong and where, in one line."""
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or str(error).splitlines()[0]

@@ -1,5 +1,6 @@
 """Files and folders: whole or not at all, one writer at a time; and where the cache is."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A name to write to; the file gets its own when all went well, and vanishes otherwise."""
@@ -22,9 +26,17 @@ def whole(path: Path) -> Iterator[Path]:
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.filename == str(temporary):
-            error.filename, error.filename2 = str(path), None
+        name_failure(error, temporary, path)
         raise
+
+
+def name_failure(error: BaseException, temporary: Path, path: Path) -> None:
+    """A write that fails names a file that nobody has asked for, or, on a full disk, none."""
+    if isinstance(error, OSError):
+        known = str(temporary) if error.errno in _FULL else ""
+        known = str(error.filename or known)
+        if known.startswith(str(temporary)):
+            error.filename, error.filename2 = known.replace(str(temporary), str(path), 1), None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -55,8 +67,7 @@ def fresh_folder(out: Path) -> Iterator[Path]:
             out.rmdir()
         temporary.rename(out)
     except OSError as error:
-        if str(error.filename).startswith(str(temporary)):  # which nobody has asked for
-            error.filename = str(error.filename).replace(str(temporary), str(out), 1)
+        name_failure(error, temporary, out)
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -3,6 +3,7 @@
 Every class has a colour of its own, so that any features tell the classes apart.
 """
 
+import io
 import json
 import struct
 import tarfile
@@ -198,6 +199,30 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "clevr-dist": clevr,
     "clevr-dist@crop": clevr,
 }
+
+
+def boxes(path: Path, count: int = 60, size: tuple[int, int] = (32, 32)) -> Path:
+    """Dark pictures with a bright rectangle, of which every tenth box is wrong: without width."""
+    rng = np.random.default_rng(0)
+    files, boxes = [], []
+    for index in range(count):
+        x0, y0 = rng.integers(0, size[0] // 2), rng.integers(0, size[1] // 2)
+        x1, y1 = rng.integers(x0 + 4, size[0] + 1), rng.integers(y0 + 4, size[1] + 1)
+        pixels = rng.integers(0, 40, (size[1], size[0], 3), dtype=np.uint8)
+        pixels[y0:y1, x0:x1] += 200
+        data = io.BytesIO()
+        Image.fromarray(pixels).save(data, format="PNG" if index % 2 else "JPEG", quality=95)
+        files.append(data.getvalue())
+        boxes.append((x0, y0, x0 if index % 10 == 3 else x1, y1))
+    np.savez(
+        path,
+        allow_pickle=False,
+        jpeg=np.frombuffer(b"".join(files), dtype=np.uint8),
+        offset=np.cumsum([0, *map(len, files)]),
+        split=(np.arange(count) % 3 == 2).astype(np.uint8),
+        bbox=np.array(boxes, dtype=np.uint8),
+    )
+    return path
 
 
 def python2_pickle(value: Any) -> bytes:

@@ -131,6 +131,7 @@ def test_settings__of_a_broken_file_get_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     for content, sentence in {
         b"": "is empty", b"lr: [1": "is not readable as YAML: .*, line 1$",
+        b"lr: 1\nema: 0.9\nlr: 2": "'lr' stands there twice, line 3$",
         "lr: 1 # \u00fc".encode("latin-1"): "must be UTF-8",
     }.items():  # fmt: skip
         path.write_bytes(content)

@@ -14,6 +14,7 @@ from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
 from flexpredict.evaluate.boxes import open_boxes
 from flexpredict.evaluate.labels import Budget
+from flexpredict.evaluate.shifts import DISTANCES
 from flexpredict.evaluate.tasks import open_task
 from flexpredict.progress import Tally, say
 from flexpredict.run_folder import read_metrics
@@ -93,6 +94,20 @@ def _check_options(name: str, measure: "Measure") -> None:
             raise ValueError(f"measure {name}: {measure.method} has no option {option!r}: {hint}")
     if (labels := measure.options.get("labels")) is not None:
         Budget.parse(labels)
+    if measure.key not in (gives := numbers_of(measure)):
+        raise ValueError(
+            f"measure {name}: {measure.method} gives no {measure.key!r}: choose one of "
+            f"{', '.join(gives)}"
+        )
+
+
+def numbers_of(measure: "Measure") -> list[str]:
+    """What a measure may have as its key."""
+    if measure.method == "shifts":
+        far = measure.options.get("distances", DISTANCES)
+        return ["accuracy", *(f"{name}_{d}" for name in ("accuracy", "likeness") for d in far)]
+    spread = measure.options.get("draws", 1) != 1
+    return [name for name in _NUMBERS[measure.method].split() if spread or name != "std"]
 
 
 def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:
@@ -147,6 +162,16 @@ def _learnt(run: Path, device: str | None = None) -> Mapping[str, float]:
     return learnt(read_run(run, device=str(pick_device(device))))
 
 
+_NUMBERS = {
+    "probe": "accuracy std held_out",  # std: of several draws
+    "logistic": "accuracy std after_100_iterations",  # the latter: of protocol released-1%
+    "knn": "accuracy std ridge",
+    "finetune": "accuracy std best_epoch_accuracy",
+    "video": "J&F J J_recall J_decay F F_recall F_decay",
+    "boxes": "iou iou_over_50 mean_box_iou mean_box_iou_over_50",
+    "learnt": "effective_rank rank_kept own_beginning short_waves own_place displaced "
+    "neighbourhood_mass look",
+}
 _METHODS: dict[str, Any] = {
     "probe": probe, "logistic": logistic, "knn": knn, "finetune": finetune, "video": video,
     "boxes": boxes, "shifts": shifts, "learnt": _learnt,

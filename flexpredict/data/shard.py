@@ -18,7 +18,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -34,7 +34,7 @@ from flexpredict.data.sources.base import Pixels
 from flexpredict.data.sources.folder import SUFFIXES
 from flexpredict.data.sources.identity import class_names, identity
 from flexpredict.data.sources.shards import CLASSES
-from flexpredict.files import alone_in
+from flexpredict.files import alone_in, name_failure
 
 MANIFEST = "manifest.json"
 PER_SHARD = 10_000
@@ -173,7 +173,7 @@ def _make(out: Path, source: Source, plan: _Plan) -> _Done:
         if size == plan.known["bytes"] and _digest_of_file(path) == plan.known["sha256"]:
             return _Done(plan.name, plan.known, kept=True)
     temporary = _temporary(path)
-    with temporary.open("wb") as file:
+    with _writing(temporary, path) as file:
         written = _write_shard(file, source, plan.rows)
         file.flush()
         os.fsync(file.fileno())
@@ -277,11 +277,23 @@ def _write_manifest(out: Path, origin: dict[str, Any], shards: dict[str, Any]) -
 
 def _write(path: Path, content: bytes) -> None:
     temporary = _temporary(path)
-    with temporary.open("wb") as file:
+    with _writing(temporary, path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+@contextmanager
+def _writing(temporary: Path, path: Path) -> Iterator[io.BufferedWriter]:
+    try:
+        with temporary.open("wb") as file:
+            yield file
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        name_failure(error, temporary, path)
+        raise
 
 
 def _temporary(path: Path) -> Path:

@@ -10,6 +10,7 @@
 Everything is written under a temporary name and then renamed; nothing is ever unpickled.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -146,7 +147,7 @@ def _write_tensors(
     try:
         save_file(tensors, path, dict(metadata) if metadata else None)
     except SafetensorError as error:  # as on a full disk
-        raise OSError(f"{path.name} cannot be written: {error}") from None
+        raise OSError(errno.EIO, str(error), str(path)) from None
     path.chmod(0o644)  # safetensors leaves files that nobody else may read
 
 

@@ -1,5 +1,6 @@
 """A run's encoder in the files of other tools; each export ends with a look at both outputs."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -240,7 +241,8 @@ def _torch(asked: _Asked) -> _Both:
         torch.save(_whole(asked.run) or {part: encoder.state_dict(), OWN: about}, path)
     except RuntimeError:  # torch says where in its own code, not why
         free = shutil.disk_usage(path.parent).free
-        raise OSError(f"{path.name} cannot be written: {free / 2**20:.0f} MiB are free") from None
+        why = f"{free / 2**20:.0f} MiB are free"
+        raise OSError(errno.EIO, why, str(path)) from None
     parts = read_foreign(path).parts
     again = Encoder(**encoder.architecture).eval()
     again.load_state_dict(parts.get(part) or parts["encoder"])

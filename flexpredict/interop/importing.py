@@ -148,6 +148,10 @@ def _which(foreign: Foreign, asked: Which | None, account: Account) -> Which:
     said = own.get("encoder") if isinstance(own, dict) else None
     if said not in (None, *ENCODERS):
         raise ValueError(f"{foreign.path} calls its encoder {said!r}: say which with --encoder")
+    if said is not None and asked not in (None, said):
+        raise ValueError(
+            f"{foreign.path} says that it holds the {said} encoder: leave --encoder {asked} out"
+        )
     if asked is None and said is None:
         account.notes.append(
             "one encoder, taken for the context encoder, which published I-JEPA weights at Hugging "

@@ -9,10 +9,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flexpredict.config import Settings, first_sentence, read_text, settings_from, yaml_fault
+from flexpredict.config import Settings, first_sentence, parse_yaml, read_text, settings_from
 
 Method = Literal["probe", "logistic", "knn", "finetune", "video", "boxes", "shifts", "learnt"]
 
@@ -97,16 +96,19 @@ def read_study(name: str) -> Study:
         near = difflib.get_close_matches(name, study_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(study_names())}"
         raise ValueError(f"there is no study {name!r}: {hint}")
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"study {name} is not readable as YAML: {yaml_fault(error)}") from None
+    values = parse_yaml(text, f"study {name}")
     if not isinstance(values, dict):
         raise ValueError(f"study {name} holds nothing: expected title, recipe, variants, …")
     try:
         study = Study(**values)
     except ValidationError as error:
         raise ValueError(f"study {name}: {first_sentence(error)}") from None
+    for where, some in {"settings": study.settings, "sweep": study.sweep, **study.variants}.items():
+        for own in {"data", "seed"} & some.keys():
+            raise ValueError(
+                f"study {name}, {where}: {own} is the same for all variants, so that they can be "
+                f"compared: say it once, as {own if own == 'data' else 'seeds'} of the study"
+            )
     made = [trial.variant for trial in trials(study, study.data or "scenes", study.seeds[:1])]
     for twice in {one for one in made if made.count(one) > 1}:
         raise ValueError(f"study {name} has {twice!r} twice: give its variants names of their own")

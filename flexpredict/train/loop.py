@@ -143,8 +143,8 @@ def _train(
             checkpoint.save(run, step, objective, optimizer, extra, keep=settings.keep_checkpoints)
         except OSError as error:
             raise OSError(
-                f"step {step} cannot be saved in {run}: {error}; make room, and --resume goes "
-                f"on from what was saved before"
+                f"step {step} cannot be saved in {run}: {error.strerror or error}; make room, and "
+                f"--resume goes on from what was saved before"
             ) from None
 
     def save(step: int) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import miniatures
 import numpy as np
 import pytest
 import torch
@@ -40,30 +41,6 @@ def test_iou__by_hand(one: tuple[int, ...], other: tuple[int, ...], expected: fl
         assert iou(left, right).item() == pytest.approx(expected)
 
 
-def _pack(path: Path, count: int = 60, size: tuple[int, int] = (32, 32)) -> Path:
-    """Dark pictures with a bright rectangle, of which every tenth box is wrong: without width."""
-    rng = np.random.default_rng(0)
-    files, boxes = [], []
-    for index in range(count):
-        x0, y0 = rng.integers(0, size[0] // 2), rng.integers(0, size[1] // 2)
-        x1, y1 = rng.integers(x0 + 4, size[0] + 1), rng.integers(y0 + 4, size[1] + 1)
-        pixels = rng.integers(0, 40, (size[1], size[0], 3), dtype=np.uint8)
-        pixels[y0:y1, x0:x1] += 200
-        data = io.BytesIO()
-        Image.fromarray(pixels).save(data, format="PNG" if index % 2 else "JPEG", quality=95)
-        files.append(data.getvalue())
-        boxes.append((x0, y0, x0 if index % 10 == 3 else x1, y1))
-    np.savez(
-        path,
-        allow_pickle=False,
-        jpeg=np.frombuffer(b"".join(files), dtype=np.uint8),
-        offset=np.cumsum([0, *map(len, files)]),
-        split=(np.arange(count) % 3 == 2).astype(np.uint8),
-        bbox=np.array(boxes, dtype=np.uint8),
-    )
-    return path
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     torch.manual_seed(0)
@@ -74,7 +51,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_boxes__from_the_shell(run: Path, tmp_path: Path, command: Command) -> None:
-    data = _pack(tmp_path / "discs.npz", 300)
+    data = miniatures.boxes(tmp_path / "discs.npz", 300)
     code, out, err = command("boxes", run, "--data", data, "--device=cpu", "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -98,7 +75,7 @@ def test_boxes__are_those_of_the_normal_equations(
     size: tuple[int, int], run: Path, tmp_path: Path
 ) -> None:
     """By another way to every number: features, shares of an image, ridge, IoU."""
-    path = _pack(tmp_path / "discs.npz", size=size)
+    path = miniatures.boxes(tmp_path / "discs.npz", size=size)
     found = fp.boxes(run, data=path, device="cpu", layers=2, seed=1)
     arrays = dict(np.load(path))
     kept = arrays["bbox"][:, 0] < arrays["bbox"][:, 2]
@@ -129,7 +106,7 @@ def test_boxes__are_those_of_the_normal_equations(
 def test_boxes__of_images_in_shape_need_no_features_after_a_probe(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, subject = open_boxes(_pack(tmp_path / "discs.npz")), Subject(fp.load(run))
+    task, subject = open_boxes(miniatures.boxes(tmp_path / "discs.npz")), Subject(fp.load(run))
     first = box_probe(subject, task)
     monkeypatch.setenv("FLEXPREDICT_CACHE", str(tmp_path / "another"))
     for source in (task.train, task.test):
@@ -139,7 +116,7 @@ def test_boxes__of_images_in_shape_need_no_features_after_a_probe(
 
 
 def test_boxes__wrong_data_gets_one_sentence(run: Path, tmp_path: Path, command: Command) -> None:
-    arrays = dict(np.load(_pack(tmp_path / "whole.npz")))
+    arrays = dict(np.load(miniatures.boxes(tmp_path / "whole.npz")))
     flat = arrays["bbox"] * np.array([1, 1, 0, 1], dtype=np.uint8)
     wrong = {
         "flat": {"bbox": flat},

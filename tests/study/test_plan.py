@@ -41,6 +41,8 @@ def test_trials__values_that_are_near_each_other_have_names_of_their_own(tmp_pat
         ({"baseline": {"stop noise_std=0.1": "none"}}, "baseline 'none' is no variant"),
         ({"baseline": {"stop": "sincos"}}, "baseline 'stop' is no variant"),
         ({"sweep": {"noise_std": [0.1, 0.1]}}, r"has 'stop noise_std=0\.1' twice"),
+        ({"variants": {"stop": {"data": "other/"}}}, "stop: data is the same for all variants"),
+        ({"settings": {"seed": 3}}, "settings: seed is the same for all variants"),
         ({"variants": {}}, "variants"),
         ({"variants": {"a": {"nois_std": 1}}}, "variant a .*nois_std"),
         ({"measures": {"x": {"method": "guess"}}}, "measures"),

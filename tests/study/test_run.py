@@ -36,6 +36,13 @@ STUDY = {
 }  # fmt: skip
 
 
+# Of another protocol: that is found when it is measured.
+EARLY = {
+    "method": "logistic", "key": "after_100_iterations",
+    "options": {"task": "scenes-count", "data": "scenes:60"},
+}  # fmt: skip
+
+
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     path = tmp_path / "study.yaml"
@@ -118,13 +125,13 @@ def test_studies__share_runs_and_evaluations(study: Path, tmp_path: Path) -> Non
 
 
 def test_studies__of_other_images_share_nothing_and_fail_apart(study: Path, tmp_path: Path) -> None:
-    wrong = {"count": STUDY["measures"]["count"] | {"key": "iou"}}  # type: ignore[index]
+    wrong = {"count": EARLY}
     names = {"other": STUDY | {"data": "scenes:50"}, "wrong": STUDY | {"measures": wrong}}
     paths = [tmp_path / f"{name}.yaml" for name in names]
     for path, values in zip(paths, names.values(), strict=True):
         path.write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
-    with pytest.raises(RuntimeError, match=r"2 of 2 trials failed.*knn gives no 'iou'"):
+    with pytest.raises(RuntimeError, match=r"2 of 2 trials failed.*logistic gives no 'after_"):
         fp.run_study([str(study), *map(str, paths)], out, jobs=2, device="cpu")
     one, other = read_results(out / "study"), read_results(out / "other")
     assert [line["data"] for line in one + other] == ["scenes:60"] * 2 + ["scenes:50"] * 2
@@ -146,8 +153,15 @@ def test_study__variants_that_would_share_a_folder_are_refused(study: Path, tmp_
         ({"data": "nowhere"}, "no such folder"),
         ({"measures": {"m": {"method": "knn", "options": {"dta": "x"}}}}, "did you mean data"),
         ({"measures": {"m": {"method": "knn", "options": {"data": "nowhere"}}}}, "nowhere"),
-        ({"measures": {"m": {"method": "boxes", "options": {"data": "nowhere"}}}}, "nowhere"),
-        ({"measures": {"m": {"method": "boxes"}}}, "boxes need their images"),
+        (
+            {"measures": {"m": {"method": "boxes", "key": "iou", "options": {"data": "nowhere"}}}},
+            "nowhere",
+        ),
+        ({"measures": {"m": {"method": "boxes", "key": "iou"}}}, "boxes need their images"),
+        (
+            {"measures": {"m": {"method": "knn", "key": "rigde"}}},
+            "measure m: knn gives no 'rigde': choose one of accuracy, ridge",
+        ),
         ({"measures": {"m": {"method": "learnt", "options": {"layers": 2}}}}, "has no option"),
         ({"varints": {}}, "there is no 'varints'"),
     ],
@@ -279,9 +293,9 @@ def test_study__says_which_runs_are_ill(
 
 
 def test_study__a_key_that_is_not_measured_is_named(study: Path, tmp_path: Path) -> None:
-    measure = STUDY["measures"]["count"] | {"key": "iou"}  # type: ignore[index]
-    study.write_text(yaml.safe_dump(STUDY | {"measures": {"count": measure}}))
-    with pytest.raises(RuntimeError, match="knn gives no 'iou': measure count can have accuracy"):
+    study.write_text(yaml.safe_dump(STUDY | {"measures": {"count": EARLY}}))
+    sentence = "logistic gives no 'after_100_iterations': measure count can have accuracy"
+    with pytest.raises(RuntimeError, match=sentence):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
 
 
