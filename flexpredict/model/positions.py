@@ -5,6 +5,7 @@ is the very matrix that projects the context features, so that silencing the noi
 silence the context too. What n is multiplied with is in covariances.py, other ways included.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -83,8 +84,9 @@ class StochasticPositions(nn.Module):
     ) -> None:
         super().__init__()
         for name, std in (("noise_std", noise_std), ("noise_std_final", noise_std_final)):
-            if std < 0:
+            if not 0 <= std < math.inf:
                 raise ValueError(f"{name} is a standard deviation, at least 0, not {std}")
+        self.shape = torch.Size((predictor_dim, encoder_dim))  # of A
         noisy = noise_std > 0 or (covariance == "annealed" and noise_std_final > 0)
         self.noise_std = noise_std
         self.noise_on_masked = noisy and noise_on in ("masked", "both")
@@ -116,6 +118,7 @@ class StochasticPositions(nn.Module):
         self, features: Tensor, positions: Tensor, projection: nn.Linear, draws: Draws | None = None
     ) -> Tensor:
         """A s + b + ψ: the tokens of what the encoder saw. (B, C, D) and (B, C, P) -> (B, C, P)"""
+        self._check(positions, projection)
         draws = draws or Draws()
         if self.norm:
             features = F.layer_norm(features, features.shape[-1:])
@@ -140,6 +143,7 @@ class StochasticPositions(nn.Module):
 
         context: the tokens of what the encoder saw, which conditioned noise depends on.
         """
+        self._check(positions, projection)
         if not self.noise_on_masked:
             return positions + mask_token
         noisy = positions + self._noise(positions, projection, draws or Draws(), context)
@@ -147,6 +151,20 @@ class StochasticPositions(nn.Module):
             assert projection.bias is not None
             return noisy + projection.bias  # b stands in for m̃, docs/fidelity.md, 2
         return noisy + mask_token
+
+    def _check(self, positions: Tensor, projection: nn.Linear) -> None:
+        width, features = self.shape
+        found = getattr(getattr(projection, "weight", None), "shape", None)
+        if found != self.shape:
+            raise ValueError(
+                f"the projection has to be a Linear from {features} to {width} numbers, but "
+                f"{'it is none' if found is None else f'its weight is {tuple(found)}'}"
+            )
+        if positions.shape[-1] != width:
+            raise ValueError(
+                f"positions have {positions.shape[-1]} numbers and the predictor's tokens {width}: "
+                f"give the positions of the predictor, not of the encoder"
+            )
 
     def penalty(self, projection: nn.Linear) -> Tensor:
         """What the size of A costs."""

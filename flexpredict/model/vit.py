@@ -83,7 +83,10 @@ class Encoder(nn.Module):
         depth_scaled_init: bool = False,
     ) -> None:
         super().__init__()
-        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        height, width = _sides(image_size)
+        for name, count in (("patch_size", patch_size), ("in_channels", in_channels)):
+            if not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name}={count!r}: expected a whole number of at least 1")
         if height % patch_size or width % patch_size:
             raise ValueError(
                 f"image_size {height}x{width} does not divide into patches of {patch_size}: "
@@ -146,6 +149,18 @@ class Encoder(nn.Module):
         self, images: Tensor, keep: Tensor | None = None, *, resize: Resize = "recompute"
     ) -> Tensor:
         """Patch embeddings with their positions. A kept token carries its true position."""
+        if not isinstance(images, Tensor):
+            raise ValueError(
+                f"the encoder takes images as a tensor, not as {type(images).__name__}: "
+                f"torch.from_numpy makes one of an array"
+            )
+        if images.dtype != torch.uint8:
+            if not images.is_floating_point():
+                raise ValueError(
+                    f"the encoder takes images as uint8, or as floats that are normalised already, "
+                    f"not as {str(images.dtype).removeprefix('torch.')}"
+                )
+            images = images.to(self.mean.dtype)
         if images.ndim != 4:
             raise ValueError(
                 f"the encoder takes images as (B, {self.in_channels}, H, W), not "
@@ -228,6 +243,16 @@ class Encoder(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.checkpointing = enable
+
+
+def _sides(image_size: Size) -> tuple[int, int]:
+    """Height and width."""
+    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(
+            f"image_size={image_size!r}: expected a number of pixels, or a pair of height and width"
+        )
+    return sides
 
 
 def interpolate_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

@@ -25,6 +25,24 @@ def _stop(**options: object) -> tuple[StochasticPositions, nn.Linear, torch.Tens
     )
 
 
+@pytest.mark.parametrize("noise_std", [-0.1, math.nan, math.inf])
+def test_stochastic__noise_std_is_a_number_of_at_least_0(noise_std: float) -> None:
+    with pytest.raises(ValueError, match="noise_std is a standard deviation, at least 0, not"):
+        StochasticPositions(8, 4, noise_std)
+
+
+def test_stochastic__what_does_not_fit_gets_one_sentence() -> None:
+    """As in somebody's own model, where one takes the wrong of two widths."""
+    stop, projection = StochasticPositions(8, 4), nn.Linear(8, 4)
+    token, places = torch.zeros(4), torch.zeros(2, 3, 4)
+    with pytest.raises(ValueError, match=r"Linear from 8 to 4 numbers, but its weight is \(8, 4\)"):
+        stop.masked(places, nn.Linear(4, 8), token)
+    with pytest.raises(ValueError, match="Linear from 8 to 4 numbers, but it is none"):
+        stop.context(torch.zeros(2, 3, 8), places, projection.weight)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="have 8 numbers and the predictor's tokens 4"):
+        stop.masked(torch.zeros(2, 3, 8), projection, token)
+
+
 def test_sincos__equals_released_tables(vectors: dict[str, dict[str, np.ndarray]]) -> None:
     for name, table in vectors["sincos"].items():
         dim, grid = (int(part[1:]) for part in name.split("_"))

@@ -1,3 +1,6 @@
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,6 +111,36 @@ def test_encoder__sizes_that_do_not_divide_are_refused() -> None:
         create_encoder("vit_nano", patch_size=8, image_size=32).features(torch.zeros(1, 3, 30, 32))
     with pytest.raises(ValueError, match="'vit_big' is not known"):
         create_encoder("vit_big")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"patch_size": 0}, "patch_size=0: expected a whole number of at least 1"),
+        ({"patch_size": "4"}, "patch_size='4': expected a whole number"),
+        ({"in_channels": 0}, "in_channels=0: expected a whole number of at least 1"),
+        ({"image_size": -32}, "image_size=-32: expected a number of pixels, or a pair"),
+        ({"image_size": (32, 16, 8)}, "or a pair of height and width"),
+        ({"image_size": (32.0, 32.0)}, "or a pair of height and width"),
+    ],
+)
+def test_create_encoder__wrong_sizes_get_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        create_encoder("vit_nano", **{"patch_size": 4, "image_size": 32} | wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_features__of_other_formats(pictures: np.ndarray) -> None:
+    """Doubles are taken as what the weights are; whole numbers other than uint8 mean nothing."""
+    encoder = create_encoder("vit_nano", patch_size=4, image_size=32)
+    images = torch.from_numpy(pictures[:2]).permute(0, 3, 1, 2)
+    floats = encoder.normalise(images)
+    assert torch.equal(encoder.features(floats.double()), encoder.features(floats))
+    with pytest.raises(ValueError, match=r"uint8, or as floats that are normalised .*not as int64"):
+        encoder.features(images.long())
+    for other in (pictures, "photos/"):
+        with pytest.raises(ValueError, match=f"as a tensor, not as {type(other).__name__}"):
+            encoder.features(other)  # type: ignore[arg-type]
 
 
 def test_init__plain_and_depth_scaled() -> None:

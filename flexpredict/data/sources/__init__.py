@@ -82,5 +82,8 @@ def open_source(
             return ShardSource(shards)
         return FolderSource(folder)
     if not (hasattr(spec, "read") and callable(getattr(spec, "name", None))):
-        raise ValueError(f"data is {spec!r:.80}: expected a path, a name, an array or a source")
+        raise ValueError(
+            f"data is of type {type(spec).__name__}: expected a path, a name, an array of NumPy "
+            f"(.numpy() makes one of a tensor) or a source"
+        )
     return spec
