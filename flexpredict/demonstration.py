@@ -12,7 +12,7 @@ from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import pick_device
 from flexpredict.engine.encoders import load_encoder
 from flexpredict.evaluate.scenes import SceneTasks
-from flexpredict.files import write_text
+from flexpredict.files import make_writable, write_text
 from flexpredict.model.pixels import PixelMeans
 from flexpredict.progress import Tally
 from flexpredict.report.demo_page import write_demo_page
@@ -42,6 +42,7 @@ def run_demo(out: Path, *, minutes: float, seed: int, device: str | None = None)
     settings = demo_settings(minutes, seed)
     if out.exists() and not (out.is_dir() and {p.name for p in out.iterdir()} <= _OWN_FILES):
         raise ValueError(f"{out} holds something other than a demo: choose another --out")
+    make_writable(out)
     assert settings.data is not None
     size = image_size(settings)[0]
     assert settings.steps is not None

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,6 +53,16 @@ def write_bytes(path: Path, content: bytes) -> None:
 def check_empty(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"--out {out} exists and is not empty: choose another folder")
+
+
+def make_writable(folder: Path) -> None:
+    """A folder that is there, and takes files: before the work of which something is to be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from rich.table import Table
 import flexpredict
 from flexpredict import config
 from flexpredict.cli.shared import Device, Json, app, is_main, print_json
-from flexpredict.progress import say
-from flexpredict.run_folder import CONFIG
 from flexpredict.train.loop import summary
 
 
@@ -50,8 +48,6 @@ def pretrain(
         values["model"] = model
     if init is not None:
         values["init"] = str(init)
-    if resume and is_main() and not (out / CONFIG).exists():
-        say(f"{out} holds no run yet: a new one begins")
     result = flexpredict.pretrain(
         data, out, recipe=recipe, resume=resume, device=device, track=track, **values
     )

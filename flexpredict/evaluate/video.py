@@ -21,7 +21,7 @@ from flexpredict.engine.precision import autocast_frozen
 from flexpredict.evaluate.metrics import sequence_measures, statistics
 from flexpredict.evaluate.propagate import Grid, propagate, to_grid, to_pixels
 from flexpredict.evaluate.results import Evaluation
-from flexpredict.files import whole
+from flexpredict.files import make_writable, whole
 from flexpredict.model.vit import IMAGENET_STD, Encoder, Resize
 
 _MULTIPLE = 64  # the longer side is cut down to a multiple of this (DINO)
@@ -161,6 +161,8 @@ def evaluate_videos(
         variant=variant or {},
     )
     folder = None if out is None else out(found)
+    if folder is not None:
+        make_writable(folder)
     done, total = 0, sum(len(video.frames) for video in videos)
     for video in videos:
         features, grid = encoder_features(encoder, video, how)

@@ -1,7 +1,6 @@
 """The training loop, to be read in one sitting."""
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,7 @@ from flexpredict.data.sources import Source
 from flexpredict.engine import checkpoint, optim
 from flexpredict.engine.distributed import Ranks, StopSignal
 from flexpredict.engine.encoders import WEIGHTS, describe_encoder, encoder_digest, save_encoder
-from flexpredict.files import alone_in, write_text
+from flexpredict.files import alone_in, make_writable, write_text
 from flexpredict.health.gauges import projection_gauges
 from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
@@ -263,12 +262,7 @@ def _is_due(done: int, settings: Settings, per_epoch: int, steps: int) -> bool:
 @contextmanager
 def _own_folder(run: Path) -> Iterator[None]:
     """The run's folder, made where there is none; nobody else trains in it meanwhile."""
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run):
-            pass
-    except OSError as error:
-        raise ValueError(f"{run} cannot be written: {error.strerror}") from None
+    make_writable(run)
     with ExitStack() as lock:
         try:
             lock.enter_context(alone_in(run))

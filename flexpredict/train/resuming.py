@@ -28,7 +28,7 @@ def check_free(run: Path, *, resume: bool) -> None:
 def changes(settings: Settings, run: Path) -> list[str]:
     """What is another than when the run was started, in words; refused where it may not be."""
     if not (run / CONFIG).exists():
-        return []
+        return [f"{run} holds no run yet: a new one begins"]
     begun, notes = read_settings(run / CONFIG), []
     if other := settings.other_than(begun, _FREE):
         raise ValueError(
