@@ -105,10 +105,8 @@ def shard_command(
         print_json(asdict(made) | {"out": str(made.out)})
         return
     kept = f", {made.kept} of them kept from before" if made.kept else ""
-    print(
-        f"{made.out}: {made.images:,} images in {made.shards:,} shards{kept}, "
-        f"{_size_in_words(made.bytes)}"
-    )
+    shards = f"{made.shards:,} shard{'s' * (made.shards != 1)}"
+    print(f"{made.out}: {made.images:,} images in {shards}{kept}, {_size_in_words(made.bytes)}")
 
 
 def _open(spec: str, layout: str | None, split: str | None) -> Source:

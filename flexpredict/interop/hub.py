@@ -1,5 +1,6 @@
 """Exported folders to and from the Hugging Face hub, or any folder of one's own."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -47,7 +48,13 @@ def pull(source: str, out: Path, *, revision: str | None = None) -> Path:
 def _local(place: str) -> Path | None:
     """`owner/name` is on the hub; what begins as a path is a path."""
     path = Path(place).expanduser()
-    return path if place.startswith((".", "~")) or path.is_absolute() else None
+    if place.startswith((".", "~")) or path.is_absolute():
+        return path
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", place):
+        raise ValueError(
+            f"{place} is no model of the hub: expected owner/name, or a path as ./{place}"
+        )
+    return None
 
 
 def _copy(folder: Path, out: Path) -> None:

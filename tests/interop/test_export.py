@@ -64,6 +64,14 @@ def test_export__hugging_face_and_back(run: Path, tmp_path: Path) -> None:
     assert all(torch.equal(v, again.state_dict()[k]) for k, v in ours.state_dict().items())
 
 
+def test_import__calls_no_encoder_the_other_one(run: Path, tmp_path: Path) -> None:
+    fp.export(run, tmp_path / "hf", "huggingface")
+    with pytest.raises(ValueError, match="holds the target encoder: leave --encoder context out"):
+        fp.import_weights(tmp_path / "hf", tmp_path / "back", encoder="context")
+    fp.import_weights(tmp_path / "hf", tmp_path / "back", encoder="target")
+    assert json.loads((tmp_path / "back" / "encoder.json").read_text())["encoder"] == "target"
+
+
 @torch.inference_mode()
 def test_import__of_a_hugging_face_model(tmp_path: Path) -> None:
     """The other way round: their weights, their outputs."""

@@ -85,3 +85,6 @@ def test_push_pull__the_hub(
     code, _, err = command("pull", "me/other", "--out", tmp_path / "not")
     assert code == 1
     assert err == "flexpredict: me/other could not be fetched: no such model\n"
+    code, _, err = command("pull", "a/b/c", "--out", tmp_path / "c")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "a/b/c is no model of the hub: expected owner/name, or a path as ./a/b/c" in err
