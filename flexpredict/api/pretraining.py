@@ -66,7 +66,7 @@ def pretrain(
     if images is None:
         raise ValueError("no images were named: give a folder, a list, or `scenes` for our own")
     tracker = None if track is None else check_track(track)
-    early = loop.Interrupted("stopped before training had begun; add --resume to go on")
+    early = loop.Interrupted("stopped while there was nothing to save; add --resume to go on")
     with processes(device) as ranks, raised_by_sigterm(early):
         size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)

@@ -139,7 +139,7 @@ def test_signal__before_training_has_begun(photos: Path, tmp_path: Path, start: 
     process.send_signal(signal.SIGTERM)
     code, errors = ended(process)
     assert code == 75, errors
-    assert "stopped before training had begun; add --resume to go on" in errors
+    assert "stopped while there was nothing to save; add --resume to go on" in errors
     done = _run(*FLEXPREDICT, *words, "--resume")
     assert done.returncode == 0, done.stderr
 
