@@ -71,7 +71,7 @@ def test_layout__wrong_names_get_one_sentence(tmp_path: Path) -> None:
     _refused("split 'train' was given without a layout", tmp_path, None)
     _refused("no data was given", None, None, None)
     _refused("no data was given", "", None, None)
-    _refused("data is 5: expected a path", 5, None, None)
+    _refused("data is of type int: expected a path", 5, None, None)
     _refused("imagenet is read from a folder, not from nothing", None, "imagenet")
     _refused("not from a ndarray", np.zeros((1, 2, 2, 3), np.uint8), "imagenet")
 
