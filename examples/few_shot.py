@@ -1,6 +1,6 @@
 """Classify with a handful of labelled images per class: the nearest class mean.
 
-Run: python examples/few_shot.py run/ labelled/ --shots 5
+Run: python examples/few_shot.py run/ labelled/train/ --shots 5
 """
 
 import argparse

@@ -120,11 +120,7 @@ RULES = (
     ),
     Rule(
         "stalled",
-        (
-            _below(
-                "movement", "rank, spread and probe moved by {value} of themselves in the last half"
-            ),
-        ),
+        (_below("movement", "rank, spread and any probe moved by {value} in the last half"),),
         "nothing moves any more",
         "Raise lr, or end the run here; look whether ema is 1.",
     ),

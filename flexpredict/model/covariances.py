@@ -173,6 +173,11 @@ class Conditioned(Noise):
             raise ValueError(
                 "conditioned noise needs to know the context: hand the context tokens to masked()"
             )
+        if context.shape[-1] != self.gate.shape[1]:
+            raise ValueError(
+                f"context tokens have {context.shape[-1]} numbers, not {self.gate.shape[1]}: hand "
+                f"masked() what context() gave, not the encoder's features"
+            )
         gain = F.linear(context.mean(1), self.gate).tanh().exp()  # (B, D)
         gain = gain.view(len(gain), *[1] * (positions.ndim - 2), self.width)
         return super().sample(positions, std, draws, context) * gain
