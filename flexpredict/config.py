@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from flexpredict.written import parse_yaml, read_text
+
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
 Range = tuple[float, float]
@@ -258,14 +260,6 @@ def read_settings(path: Path) -> Settings:
     return settings_from(values, origin=str(path))
 
 
-def read_text(path: Path) -> str:
-    """Of a file that a person wrote."""
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not readable as text: it must be UTF-8") from None
-
-
 def recipe_names() -> list[str]:
     """All recipes that come with the package, without their variants."""
     root = resources.files("flexpredict") / "recipes"
@@ -365,36 +359,6 @@ def _typed(key: str, value: Any) -> Any:
         except ValueError:
             return value
     return value
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses what stands there twice, of which YAML would take the last without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name is not None and name != "<<" and name in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"{name!r} stands there twice", problem_mark=key.start_mark
-                )
-            seen.add(name)
-        return super().construct_mapping(node, deep)
-
-
-def parse_yaml(text: str, origin: str) -> Any:
-    """What a person wrote."""
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{origin} is not readable as YAML: {_yaml_fault(error)}") from None
-
-
-def _yaml_fault(error: yaml.YAMLError) -> str:
-    """What is wrong and where, in one line."""
-    mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return what if mark is None else f"{what}, line {mark.line + 1}"
 
 
 def first_sentence(error: ValidationError) -> str:

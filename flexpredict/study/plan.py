@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from flexpredict.config import Settings, first_sentence, parse_yaml, read_text, settings_from
+from flexpredict.config import Settings, first_sentence, settings_from
+from flexpredict.written import parse_yaml, read_text
 
 Method = Literal["probe", "logistic", "knn", "finetune", "video", "boxes", "shifts", "learnt"]
 
