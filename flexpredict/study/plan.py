@@ -104,7 +104,8 @@ def read_study(name: str) -> Study:
         study = Study(**values)
     except ValidationError as error:
         raise ValueError(f"study {name}: {first_sentence(error)}") from None
-    for where, some in {"settings": study.settings, "sweep": study.sweep, **study.variants}.items():
+    told = [("settings", study.settings), ("sweep", study.sweep), *study.variants.items()]
+    for where, some in told:
         for own in {"data", "seed"} & some.keys():
             raise ValueError(
                 f"study {name}, {where}: {own} is the same for all variants, so that they can be "
