@@ -67,6 +67,7 @@ QUEUE: list[list[Work]] = [
     # Since the target encoder adds a bias within its product: rates, and images of two kinds.
     [_step("rate-l16", 180, f"{RATE} --models l16 --reference 512 --images noise,scenes")],
     [_step("rate-b16", 120, f"{RATE} --models b16")],
+    [Work("products", 120, f"{HERE / 'products.py'} --models l16,b16")],
     # What needs no quiet machine.
     [
         _step("loss-1", 90, "loss --models b16 --batches 64 --weights 1"),
