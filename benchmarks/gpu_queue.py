@@ -63,21 +63,20 @@ def _headline(stage: str, jobs: int) -> Work:
 
 RATE = "rate --batches 1024"
 QUEUE: list[list[Work]] = [
-    [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
     # Since the target encoder adds a bias within its product: rates, and images of two kinds.
-    [_step("rate-l16", 180, f"{RATE} --models l16 --reference 512 --images noise,scenes")],
-    [_step("rate-b16", 120, f"{RATE} --models b16")],
-    [Work("products", 120, f"{HERE / 'products.py'} --models l16,b16")],
+    [_step("rate-l16", 150, f"{RATE} --models l16 --reference 512 --images noise,scenes")],
+    [_step("rate-b16", 90, f"{RATE} --models b16")],
+    [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
     # What needs no quiet machine.
     [
         _step("loss-1", 90, "loss --models b16 --batches 64 --weights 1"),
-        _step("loss-2", 90, "loss --models b16 --batches 64 --weights 2"),
         Work("tests", 90, "-m pytest -m gpu -q tests/model tests/train/test_gpu.py"),
-        _headline("beside", 3),
+        _headline("beside", 1),
+        _headline("paper-noise", 5),
     ],
+    [Work("products", 60, f"{HERE / 'products.py'} --models l16")],
     [_study("ablations", "figure3 figure4", 6)],
     [_headline("long-headline", 4)],
-    [_headline("paper-noise", 4)],
     [_study("tables", "table6 table8 tied form norm augmentation masks effective-batch", 6)],
     [_study("sweeps", "tradeoff covariances block-scale", 6)],
     [_study("scenes", "figure4-scenes", 6)],

@@ -87,7 +87,9 @@ def test_stages__hand_on_what_they_find(
         0.25
     }
     assert all(again["sincos", run.seed].key == run.key for run in runs if run.variant == "sincos")
-    mae, first = (run.settings for run in trials(made["beside"], headline.DATA)[:2])
+    first, *others = [run.settings for run in trials(made["beside"], headline.DATA)]
+    mae, again = (run.settings for run in trials(made["beside-mae"], headline.DATA))
+    assert (others, first.seed, mae.seed, again.seed) == ([], 20, 20, 21)
     assert (mae.objective, mae.masking, mae.lr, mae.epochs) == ("mae", "random", 1e-3, 77)
     assert (first.objective, first.batch_size, first.epochs) == ("ijepa", 1024, 60)
 
@@ -106,6 +108,7 @@ def test_stages__go_on_from_the_committed_lines(
     stages = headline.Stages(ROOT / "results", 1, None)
     settings, noise_std = stages.tuned()
     stages.headline(settings, noise_std)
+    stages.beside({**settings, "epochs": headline.EPOCHS})
     stages.longer(settings)
     for name, study in made.items():
         planned = {(t.variant, t.seed): t.settings.digest() for t in trials(study, headline.DATA)}
