@@ -3,8 +3,9 @@
     FLEXPREDICT_DATA=… python benchmarks/headline.py results/ [STAGE …] [--with STUDY …]
 
 Stages, by default all: tuned, headline, beside, longer, long-headline, paper-noise, and the floors
-pixels and untrained. They are studies, each in a folder of its own. What is done is skipped, also
-where only its results.jsonl is there; after a signal the same command goes on.
+pixels and untrained. They are studies, each in a folder of its own: the headline's first, then all
+others at once, and with either the STUDYs that ship. What is done is skipped, also where only its
+results.jsonl is there; after a signal the same command goes on.
 """
 
 import argparse
@@ -53,6 +54,7 @@ FINER = 2.0  # points by which the finer grid has to be better
 LONGER = {"8×8": {"epochs": 200}, "16×16": {"patch_size": 4, "epochs": 50}}
 FLOORS = ("pixels", "untrained")
 STAGES = ("tuned", "headline", "beside", "longer", "long-headline", "paper-noise", *FLOORS)
+Studies = dict[str, Study]  # by the names of their folders
 
 
 def best(lines: Sequence[Line], names: Iterable[str]) -> str:
@@ -77,11 +79,13 @@ def _score(lines: Sequence[Line], variant: str) -> float:
 
 
 class Stages:
+    """Each stage makes what it has to know first, and gives the studies that it is about."""
+
     def __init__(self, out: Path, jobs: int, device: str | None) -> None:
         self.out, self.jobs, self.device = out, jobs, device
         self.tuning = read_study("baseline-2")
 
-    def _run(self, studies: Mapping[str, Study]) -> list[list[dict[str, Any]]]:
+    def run(self, studies: Studies) -> list[list[dict[str, Any]]]:
         """The lines of each; all at once."""
         planned = [
             Planned(one, trials(one, DATA), self.out / name) for name, one in studies.items()
@@ -112,32 +116,28 @@ class Stages:
         variants = self.tuning.variants
         noises = {f"noise {std:g}": std for std in (0.05, 0.1, 0.25)}
         arms = {name: {"positions": "stop", "noise_std": x} for name, x in noises.items()}
-        noisy, lines = self._run({
+        noisy, lines = self.run({
             "noise": self._tuning("Tuning noise_std", variants[BATCH], arms),
             "baseline-2": self.tuning,
         })  # fmt: skip
         found = variants[best(lines, (name for name in variants if name.startswith(BATCH)))]
         layers = {f"layers {n}": {"target_layers": n} for n in (1, 6)}
         study = self._tuning("Target layers of the larger model", found, layers, RECIPE)
-        (lines,) = self._run({"layers": study})
+        (lines,) = self.run({"layers": study})
         settings = {**found, **layers[best(lines, layers)], "reference_batch_size": None, **LIGHT}
         return settings, mildest_best(noisy, noises)
 
-    def headline(
-        self, settings: Mapping[str, Any], noise_std: float, others: Sequence[str] = ()
-    ) -> None:
-        """All pairs; other studies, by name, beside them."""
-        study = self._pairs(settings, {"stop": noise_std})
-        self._run({"headline": study, **{name: read_study(name) for name in others}})
+    def headline(self, settings: Mapping[str, Any], noise_std: float) -> Studies:
+        return {"headline": self._pairs(settings, {"stop": noise_std})}
 
-    def paper_noise(self, settings: Mapping[str, Any]) -> None:
+    def paper_noise(self, settings: Mapping[str, Any]) -> Studies:
         """StoP with the paper's noise against the headline's own runs of sin-cos positions."""
         folder = self.out / "paper-noise"
         if not read_results(folder):
             lines = [x for x in read_results(self.out / "headline") if x["variant"] == "sincos"]
             folder.mkdir(exist_ok=True)
             write_results(folder, lines)
-        self._run({"paper-noise": self._pairs(settings, {"stop 0.25": PAPER_NOISE})})
+        return {"paper-noise": self._pairs(settings, {"stop 0.25": PAPER_NOISE})}
 
     def _pairs(
         self,
@@ -155,13 +155,13 @@ class Stages:
             variants={"sincos": SINCOS, **arms},
         )  # fmt: skip
 
-    def beside(self, settings: Mapping[str, Any]) -> None:
+    def beside(self, settings: Mapping[str, Any]) -> Studies:
         """MAE with a learning rate of its own, for as many GPU minutes as a headline run.
 
         And I-JEPA as it was first looked at, untuned.
         """
         rates = {f"lr {lr:g}": {**MAE, "lr": lr} for lr in (5e-4, 1e-3, 2e-3)}
-        (lines,) = self._run({"mae-lr": self._tuning("MAE's learning rate", {}, rates)})
+        (lines,) = self.run({"mae-lr": self._tuning("MAE's learning rate", {}, rates)})
         rate = rates[best(lines, rates)]
         epochs = self._epochs(settings, rate)
         measures = {name: one for name, one in MEASURES.items() if one.method != "learnt"}
@@ -173,16 +173,14 @@ class Stages:
                 gauges=GAUGES,
             )  # fmt: skip
 
-        self._run(
-            {
-                "beside": study("first look", FIRST_LOOK, SEEDS[:1]),
-                "beside-mae": study("mae", {**rate, "epochs": epochs}, SEEDS[:2]),
-            }
-        )
+        return {
+            "beside": study("first look", FIRST_LOOK, SEEDS[:1]),
+            "beside-mae": study("mae", {**rate, "epochs": epochs}, SEEDS[:2]),
+        }
 
-    def longer(self, settings: Mapping[str, Any]) -> None:
+    def longer(self, settings: Mapping[str, Any]) -> Studies:
         """One long run of the baseline, on the finer grid if that is clearly better."""
-        (lines,) = self._run({"grid": read_study("grid")})
+        (lines,) = self.run({"grid": read_study("grid")})
         gain = _score(lines, "16×16") - _score(lines, "8×8")
         grid = "16×16" if gain >= FINER else "8×8"
         length = LONGER[grid]
@@ -192,24 +190,24 @@ class Stages:
             settings={**self._at_length(settings), **SINCOS, **more}, variants={grid: length},
             seeds=SEEDS[:1], measures=MEASURES, gauges=GAUGES,
         )  # fmt: skip
-        self._run({"longer": study})
+        return {"longer": study}
 
-    def long_headline(self, settings: Mapping[str, Any], others: Sequence[str] = ()) -> None:
+    def long_headline(self, settings: Mapping[str, Any]) -> Studies:
         """Pairs of the longer baseline's settings, with the paper's noise."""
         study = self._pairs(self._at_length(settings), {"stop": PAPER_NOISE}, LONG, LONG_SEEDS)
-        self._run({"long-headline": study, **{name: read_study(name) for name in others}})
+        return {"long-headline": study}
 
     def _at_length(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """With flips; and half the learning rate, which was tuned on a smaller model, if better."""
         name, half = "half the rate", {"lr": settings["lr"] / 2}
         title = "Learning rate of the larger model"
-        (lines,) = self._run({"rate": self._tuning(title, settings, {name: half}, RECIPE)})
+        (lines,) = self.run({"rate": self._tuning(title, settings, {name: half}, RECIPE)})
         layers = read_results(self.out / "layers")
         whole = _score(layers, f"layers {settings['target_layers']}")
         better = half if _score(lines, name) > whole else {}
         return {**settings, "augment": "crop-flip", **better}
 
-    def floor(self, which: str) -> None:
+    def floor(self, which: str) -> Studies:
         """The same measures of what was never trained."""
         measures = {
             name: one.model_copy(update={"options": {**one.options, "encoder": which}})
@@ -221,7 +219,7 @@ class Stages:
             recipe=RECIPE, settings={"epochs": None, "steps": 1, "batch_size": 64},
             variants={which: SINCOS}, seeds=SEEDS[:1], measures=measures,
         )  # fmt: skip
-        self._run({which: study})
+        return {which: study}
 
     def _epochs(self, settings: Mapping[str, Any], mae: Mapping[str, Any]) -> int:
         """Of MAE, in the time of I-JEPA's; measured once."""
@@ -243,31 +241,35 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--device")
-    parser.add_argument("--with", dest="others", nargs="*", default=[], help="beside the pairs")
+    parser.add_argument("--with", dest="others", nargs="*", default=[], help="beside the stages")
     given = parser.parse_args()
     if unknown := set(given.stages) - set(STAGES):
         parser.error(f"no stage {unknown.pop()!r}: choose from {', '.join(STAGES)}")
     asked = given.stages or STAGES
-    if given.others and not {"headline", "long-headline"} & set(asked):
-        parser.error("--with is for studies beside the pairs of headline or long-headline")
+    if given.others and set(asked) == {"tuned"}:
+        parser.error("--with is for studies beside other stages than tuned")
     given.out.mkdir(parents=True, exist_ok=True)
     stages = Stages(given.out, given.jobs, given.device)
+    others = {name: read_study(name) for name in given.others}
+    beside: Studies = {}
     if set(asked) - set(FLOORS):
         settings, noise_std = stages.tuned()
         print(f"both arms: {settings}; StoP: noise_std {noise_std}", flush=True)
     if "headline" in asked:
-        stages.headline(settings, noise_std, given.others)
+        stages.run(stages.headline(settings, noise_std) | others)
     if "beside" in asked:
-        stages.beside({**settings, "epochs": EPOCHS})
+        beside |= stages.beside({**settings, "epochs": EPOCHS})
     if "longer" in asked:
-        stages.longer(settings)
+        beside |= stages.longer(settings)
     if "long-headline" in asked:
-        stages.long_headline(settings, given.others)
+        beside |= stages.long_headline(settings)
     if "paper-noise" in asked:
-        stages.paper_noise(settings)
+        beside |= stages.paper_noise(settings)
     for which in FLOORS:
         if which in asked:
-            stages.floor(which)
+            beside |= stages.floor(which)
+    if beside:
+        stages.run(beside | others)
 
 
 if __name__ == "__main__":

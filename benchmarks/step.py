@@ -7,8 +7,8 @@ python benchmarks/step.py loss                                          loss dif
 python benchmarks/step.py noise                                         StoP against none
 
 `rate` also says how much that is of the attainable rate (step_anatomy.py); with `--images
-noise,scenes` of pixels drawn one by one, and of rendered scenes. `many` shares the GPU by
-NVIDIA's MPS, where that is installed.
+noise,photos/` of pixels drawn one by one, and of those that `flexpredict pretrain photos/` would
+read. `many` shares the GPU by NVIDIA's MPS, where that is installed.
 """
 
 import argparse
@@ -24,7 +24,18 @@ import torch
 import torch.multiprocessing as mp
 from reference_step import PlainStep, difference_to_transformers
 from step_anatomy import attainable
-from step_cases import CUDA, Case, Given, masks_for, measured, ours, say, setting, smooth, synthetic
+from step_cases import (
+    CUDA,
+    Case,
+    Given,
+    masks_for,
+    measured,
+    ours,
+    pictures_of,
+    say,
+    setting,
+    smooth,
+)
 from torch import Tensor
 
 from flexpredict.engine import precision
@@ -129,7 +140,8 @@ def overhead(name: str, batch: int, repeats: int, *, compiled: bool) -> None:
         torch.cuda.empty_cache()
         objective, settings = setting(name, positions=positions)
         step = ours(objective, settings, compiled=compiled, graph=False)
-        images, masks = synthetic(settings, batch), masks_for(settings, objective, batch, 0)
+        images = pictures_of("noise", settings, batch)
+        masks = masks_for(settings, objective, batch, 0)
         view = [View(masks, Draws())]  # noise is drawn within the step: it is what is asked about
         steps[positions] = lambda s=step, i=images, v=view: s(i, [v], 0.996)
         for _ in range(3):
@@ -252,9 +264,7 @@ def main() -> None:
     parser.add_argument(
         "--masks", type=_several("even", "paper"), default="even", help="of rate: even, paper"
     )
-    parser.add_argument(
-        "--images", type=_several("noise", "scenes"), default="noise", help="of rate: noise, scenes"
-    )
+    parser.add_argument("--images", default="noise", help="of rate: noise, sources of images")
     parser.add_argument(
         "--precision", choices=["bfloat16", "float8"], default="bfloat16", help="of our side"
     )
@@ -275,7 +285,8 @@ def main() -> None:
     if chosen.what == "rate":
         theirs = [int(batch) for batch in (chosen.reference or chosen.batches).split(",")]
         each = {"ours": batches, "reference": theirs}
-        rates(names, each, chosen.masks, chosen.images, chosen.precision, chosen.ways)
+        pictures = chosen.images.split(",")
+        rates(names, each, chosen.masks, pictures, chosen.precision, chosen.ways)
     elif chosen.what == "small":
         small(batches[-1])
     for name in names:

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
-from step_cases import CUDA, Case, clock, masks_for, measured, ours, say, setting, synthetic
+from step_cases import CUDA, Case, clock, masks_for, measured, ours, pictures_of, say, setting
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -134,7 +134,8 @@ def memory(name: str, batches: Sequence[int]) -> None:
             torch.cuda.empty_cache()
             objective, settings = setting(name, grad_checkpointing=checkpointing)
             step = ours(objective, settings, compiled=True, graph=False)
-            images, masks = synthetic(settings, batch), masks_for(settings, objective, batch, 0)
+            images = pictures_of("noise", settings, batch)
+            masks = masks_for(settings, objective, batch, 0)
             for _ in range(2):
                 step(images, [[View(masks, Draws())]], 0.996)
             torch.cuda.synchronize()

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from flexpredict import build
 from flexpredict.config import Settings, settings_from
-from flexpredict.data.scenes import render_set
+from flexpredict.data.sources import open_source
+from flexpredict.data.transforms import Transform, read_images
 from flexpredict.model.draws import Draws
 from flexpredict.model.masking import Masks
 from flexpredict.objective.ijepa import IJepa
@@ -24,7 +25,6 @@ from flexpredict.objective.views import View
 from flexpredict.train.step import Step, step_of, ways_of
 
 CUDA = torch.device("cuda")
-SCENES = 128  # that are rendered
 MODELS = {
     "b16": {"model": "vit_base", "patch_size": 16, "image_size": 224},
     "l16": {"model": "vit_large", "patch_size": 16, "image_size": 224},
@@ -97,18 +97,20 @@ def clock(work: Callable[[], object], seconds: float = 3.0) -> float:
     return statistics.median(taken)
 
 
-def synthetic(settings: Settings, batch: int, pictures: str = "noise") -> Tensor:
-    """Every pixel drawn by itself, or `scenes`, rendered ones, each of them several times.
+def pictures_of(name: str, settings: Settings, batch: int) -> Tensor:
+    """Noise, every pixel drawn by itself; or images of any source, each of them several times.
 
     What a product's numbers are decides how much power it draws, and with it the clock of a GPU
-    that is at its limit: images that look like something are nearer to what people train on.
+    that is at its limit: photographs are what people train on.
     """
     size = settings.image_size
-    if pictures == "noise":
-        return torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=CUDA)
     assert isinstance(size, int)
-    scenes = torch.from_numpy(render_set(0, min(batch, SCENES), size)[0]).to(CUDA)
-    return scenes.permute(0, 3, 1, 2).repeat(-(-batch // SCENES), 1, 1, 1)[:batch].contiguous()
+    if name == "noise":
+        return torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=CUDA)
+    source = open_source(name, image_size=size)
+    rows = range(min(batch, len(source)))
+    images = read_images(source, rows, (size, size), Transform()).to(CUDA)
+    return images.repeat(-(-batch // len(rows)), 1, 1, 1)[:batch].contiguous()
 
 
 def smooth(
@@ -143,7 +145,7 @@ class Case:
     ) -> None:
         objective, settings = setting(name, masking=masking)
         self.batch, self.ways = batch, {}
-        self.images = synthetic(settings, batch, pictures)
+        self.images = pictures_of(pictures, settings, batch)
         self.masks = masks_for(settings, objective, batch, 0)
         self.noise = noise_for(objective, self.masks)
         std = settings.noise_std

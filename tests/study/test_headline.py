@@ -35,13 +35,13 @@ def test_mildest_best__of_equals_is_the_smaller(headline: Any) -> None:
     assert headline.mildest_best(_lines({"a": 5, "b": 6, "c": 6.2}, seeds), values) == 0.5
 
 
-def test_command__studies_beside_no_pairs_are_refused(
+def test_command__studies_beside_nothing_are_refused(
     headline: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["headline.py", "out", "beside", "--with", "grid"])
+    monkeypatch.setattr(sys, "argv", ["headline.py", "out", "tuned", "--with", "grid"])
     with pytest.raises(SystemExit):
         headline.main()
-    assert "--with is for studies beside the pairs" in capsys.readouterr().err
+    assert "--with is for studies beside other stages" in capsys.readouterr().err
 
 
 def test_stages__hand_on_what_they_find(
@@ -60,7 +60,7 @@ def test_stages__hand_on_what_they_find(
             for study in studies.values()
         ]
 
-    monkeypatch.setattr(headline.Stages, "_run", run)
+    monkeypatch.setattr(headline.Stages, "run", run)
     monkeypatch.setattr(headline.Stages, "_epochs", lambda *_: 77)
     stages = headline.Stages(tmp_path, 1, None)
     settings, noise_std = stages.tuned()
@@ -72,8 +72,8 @@ def test_stages__hand_on_what_they_find(
     assert {(x.model, x.target_layers, x.context_scale) for x in layers} == {
         ("vit_small", 1, (1, 1)), ("vit_small", 6, (1, 1))
     }  # fmt: skip
-    stages.headline(settings, noise_std)
-    stages.beside(settings)
+    stages.run(stages.headline(settings, noise_std))
+    stages.run(stages.beside(settings))
     runs = trials(made["headline"], headline.DATA)
     assert {run.seed for run in runs} == {20, 21, 22, 23, 24}
     one, two = (run.settings.model_dump() for run in runs[:2])
@@ -81,7 +81,7 @@ def test_stages__hand_on_what_they_find(
     assert changed == {"positions", "noise_std"}  # all else is equal on both arms
     assert (one["lr"], one["epochs"], one["noise_std"], two["noise_std"]) == (7e-4, 40, 0, 0.1)
     assert (one["ema"], one["target_layers"]) == (0.9975, 6)
-    stages.paper_noise(settings)
+    stages.run(stages.paper_noise(settings))
     again = {(run.variant, run.seed): run for run in trials(made["paper-noise"], headline.DATA)}
     assert {run.settings.noise_std for (name, _), run in again.items() if name != "sincos"} == {
         0.25
@@ -104,12 +104,12 @@ def test_stages__go_on_from_the_committed_lines(
         made.update(studies)
         return [read_results(ROOT / "results" / name) for name in studies]
 
-    monkeypatch.setattr(headline.Stages, "_run", run)
+    monkeypatch.setattr(headline.Stages, "run", run)
     stages = headline.Stages(ROOT / "results", 1, None)
     settings, noise_std = stages.tuned()
-    stages.headline(settings, noise_std)
-    stages.beside({**settings, "epochs": headline.EPOCHS})
-    stages.longer(settings)
+    stages.run(stages.headline(settings, noise_std))
+    stages.run(stages.beside({**settings, "epochs": headline.EPOCHS}))
+    stages.run(stages.longer(settings))
     for name, study in made.items():
         planned = {(t.variant, t.seed): t.settings.digest() for t in trials(study, headline.DATA)}
         for line in read_results(ROOT / "results" / name):
@@ -139,18 +139,18 @@ def test_longer__has_the_finer_grid_and_half_the_rate_where_those_are_better(
         scores = {"8×8": 10.0, "16×16": finer, "half the rate": halved}
         return [_lines(scores) for _ in studies]
 
-    monkeypatch.setattr(headline.Stages, "_run", run)
+    monkeypatch.setattr(headline.Stages, "run", run)
     (tmp_path / "layers").mkdir()
     known = [{**line, "settings": "", "asked": ""} for line in _lines({"layers 6": 10.0})]
     write_results(tmp_path / "layers", known)
     stages = headline.Stages(tmp_path, 1, None)
     settings = {"batch_size": 256, "lr": 7e-4, "ema": 0.995, "target_layers": 6}
-    stages.longer(settings)
+    stages.run(stages.longer(settings))
     (one,) = trials(made["longer"], headline.DATA)
     found = one.settings
     assert (found.patch_size, found.epochs, found.ema) == (patch, epochs, ema)
     assert (found.positions, found.lr, found.augment, one.seed) == ("sincos", lr, "crop-flip", 20)
-    stages.long_headline(settings)
+    stages.run(stages.long_headline(settings))
     runs = trials(made["long-headline"], headline.DATA)
     assert {run.seed for run in runs} == {30, 31, 32, 33, 34}
     arms = {run.variant: run.settings for run in runs[:2]}
