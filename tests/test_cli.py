@@ -213,6 +213,15 @@ def test_help__shows_an_example(name: str, command: Command) -> None:
     assert f"Example: flexpredict {name}" in text
 
 
+def test_help__has_the_order_of_the_work(command: Command) -> None:
+    code, text, _ = command("--help")
+    shown = [line.split()[1] for line in text.splitlines() if line[:2] == "│ " and line[2:3] != " "]
+    assert code == 0
+    assert [name for name in shown if not name.startswith("--")] == [
+        name for names in cli.PANELS.values() for name in names
+    ]
+
+
 def test_module__runs_as_a_process(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flexpredict", "pretrain", str(tmp_path / "nowhere")],

@@ -12,6 +12,7 @@ import warnings
 from typing import Any, TextIO
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 from flexpredict.cli import (
     bench,
@@ -41,6 +42,17 @@ __all__ = [
     "studying",
 ]
 
+# What `flexpredict --help` shows, in the order of the work.
+PANELS = {
+    "Pretrain": ["demo", "pretrain", "recipes", "bench", "data"],
+    "Is it well, and what has it learnt?": ["doctor", "report", "figures"],
+    "Evaluate": [
+        "knn", "probe", "logistic", "finetune", "boxes", "shifts", "video", "features", "table"
+    ],
+    "Compare": ["study"],
+    "Weights in and out": ["import", "export", "push", "pull"],
+}  # fmt: skip
+
 _plainly = warnings.showwarning
 _Usage: Any = typer.BadParameter.__base__  # of all that is wrong with words on a command line
 _CTRL_C = 130  # as shells have it
@@ -51,6 +63,24 @@ _OF_PATHS = (
     NotADirectoryError,
     IsADirectoryError,
 )
+
+
+def _sort_help() -> None:
+    """Every command has its place in PANELS; one that has none is an error."""
+    order = [(panel, name) for panel, names in PANELS.items() for name in names]
+    places = {name: (place, panel) for place, (panel, name) in enumerate(order)}
+    shown: list[CommandInfo | TyperInfo] = [*app.registered_groups]
+    shown += [one for one in app.registered_commands if not one.hidden]
+    for one in shown:
+        _, one.rich_help_panel = places[_name(one)]
+    app.registered_commands.sort(key=lambda one: places.get(_name(one), (len(order), ""))[0])
+
+
+def _name(command: CommandInfo | TyperInfo) -> str:
+    return command.name or command.callback.__name__  # type: ignore[union-attr]
+
+
+_sort_help()
 
 
 def main() -> None:

@@ -17,7 +17,10 @@ from flexpredict.train.loop import summary
 @app.command()
 def pretrain(
     data: Annotated[
-        str | None, typer.Argument(help="A folder of images, or `scenes` for the embedded ones.")
+        str | None,
+        typer.Argument(
+            help="A folder, list, tar shards, FILE.npz, or `scenes`, the embedded ones."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The run folder to write.")] = Path("run"),
     recipe: Annotated[str | None, typer.Option(help="A recipe: see `flexpredict recipes`.")] = None,
