@@ -65,17 +65,20 @@ def _headline(stages: str, jobs: int) -> Work:
 RATE = "rate --batches 1024"
 PICTURES = "noise,imagenette-sample:train"
 QUEUE: list[list[Work]] = [
-    # Since the target encoder adds a bias within its product: rates, and images of two kinds.
+    # What closes a question, shortest first: gauges; rates since the target encoder adds a bias
+    # within its product, with images of two kinds; and what needs no quiet machine.
+    [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
     [_step("rate-l16", 180, f"{RATE} --models l16 --reference 512 --images {PICTURES}")],
     [_step("rate-b16", 90, f"{RATE} --models b16")],
-    [Work("gauges", 60, f"{HERE / 'gauges.py'} --device cuda small/stop-vit-t8-64")],
-    # What needs no quiet machine.
     [
         _step("loss-0", 90, "loss --models b16 --batches 64"),
         _step("loss-1", 90, "loss --models b16 --batches 64 --weights 1"),
         Work("tests", 90, "-m pytest -m gpu -q tests/model tests/train/test_gpu.py tests/evaluate"),
-        _headline("beside paper-noise", 4),
+        _headline("beside", 2),
     ],
+    # What goes beyond.
+    [Work("products", 60, f"{HERE / 'products.py'} --models l16")],
+    [_headline("paper-noise", 5)],
     [_study("ablations", "figure3 figure4", 6)],
     [_headline("long-headline", 4)],
     [_study("tables", "table6 table8 tied form norm augmentation masks effective-batch", 6)],
