@@ -95,12 +95,13 @@ class PlainStep:
     def blocks(self, blocks: nn.ModuleList, x: Tensor) -> Tensor:
         for block in blocks:
             assert isinstance(block, Block)
-            x = x + self.attend(block, block.norm1(x))
+            x = x + block.attn.proj(self.mix(block, block.norm1(x)))
             hidden = F.gelu(block.mlp.fc1(block.norm2(x)))
             x = x + block.mlp.fc2(hidden)
         return x
 
-    def attend(self, block: Block, x: Tensor) -> Tensor:
+    def mix(self, block: Block, x: Tensor) -> Tensor:
+        """Attention, without its projection."""
         batch, tokens, dim = x.shape
         heads = block.attn.heads
         qkv = block.attn.qkv(x).reshape(batch, tokens, 3, heads, dim // heads)
@@ -110,7 +111,7 @@ class PlainStep:
         else:
             scores = (query @ key.transpose(-2, -1)) / math.sqrt(dim // heads)
             out = scores.softmax(dim=-1) @ value
-        return block.attn.proj(out.transpose(1, 2).reshape(batch, tokens, dim))
+        return out.transpose(1, 2).reshape(batch, tokens, dim)
 
 
 @torch.no_grad()

@@ -1,6 +1,8 @@
-"""Fills the tables of docs/results.md from the lines of results/*/results.jsonl, and draws curves.
+"""Fills the tables of the results pages from results/*/results.jsonl, and draws curves.
 
     python benchmarks/results.py
+
+The pages are docs/results.md and docs/results/*.md.
 
 A table stands between `<!-- NAME BASELINE: column, column -->` and `<!-- end -->`, NAME being one
 folder of results/ or several, as `headline+pixels`. With `-` for a baseline there are no
@@ -21,7 +23,7 @@ from flexpredict.study.run import read_results
 from flexpredict.study.tables import Baseline, markdown, markdown_differences
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGES = [ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 LENGTH = ROOT / "docs" / "images" / "length.png"
 RUNS = {"40 epochs": "headline/runs/sincos-seed22", "200 epochs": "longer/runs/8x8-seed20"}
 SHOWN = {"fixed_loss": "loss on fixed images", "rankme_target": "rank", "norm_A": "norm of A"}
@@ -60,6 +62,7 @@ def _only(line: dict[str, Any], columns: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text("utf-8")))
+    for page in PAGES:
+        page.write_text(filled(page.read_text("utf-8")), "utf-8")
     runs = {name: read_metrics(ROOT / "results" / run) for name, run in RUNS.items()}
     LENGTH.write_bytes(to_png(curves(runs, SHOWN)))

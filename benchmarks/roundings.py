@@ -1,12 +1,17 @@
 """What becomes of the loss where a bias is added after its product was rounded, and not within it.
 
     python benchmarks/roundings.py [--model s16] [--steps 40] [--batch 8] [--seeds 0-3]
+    python benchmarks/roundings.py --training --model b16 --steps 200
 
 The reference adds biases within products and rounds the sum to bfloat16. Our kernels round products
 and add biases in float32 (model/fused.py). Here, on a CPU, the forward is written out in float32
 with either rounding put in by hand (attention within is float32), at the weights that some steps of
 the reference in float32 come to: losses less that of float32, for all biases, those of one tower,
 those of one kind, those of one kind in one tower, and all but these.
+
+With `--training` steps that round as our kernels do, and as they did before one bias of the target
+encoder was added within its product, go ways of their own beside the reference in bfloat16 and in
+float32, as `step.py loss` has it on a GPU.
 """
 
 import argparse
@@ -106,6 +111,63 @@ class Forward:
         return layer.weight, layer.bias
 
 
+class KernelStep(PlainStep):
+    """A plain step with biases where our kernels add them: in float32, after a rounded product."""
+
+    within = True  # GELU's, where no gradient is asked for
+
+    def blocks(self, blocks: nn.ModuleList, x: Tensor) -> Tensor:
+        for block in blocks:
+            assert isinstance(block, Block)
+            x = x + _biased_after(self.mix(block, block.norm1(x)), block.attn.proj)
+            normed, fc1 = block.norm2(x), block.mlp.fc1
+            whole = self.within and not torch.is_grad_enabled()
+            hidden = fc1(normed).float() if whole else _biased_after(normed, fc1)
+            x = x + _biased_after(F.gelu(hidden).bfloat16(), block.mlp.fc2)
+        return x
+
+
+class EarlierStep(KernelStep):
+    """As it was until 19 November 2026."""
+
+    within = False
+
+
+def _biased_after(x: Tensor, layer: nn.Linear) -> Tensor:
+    return F.linear(x, layer.weight).float() + layer.bias
+
+
+def train(name: str, batch: int, steps: int, seed: int) -> None:
+    """Losses of four ways from the same weights, and how far they are from each other."""
+    kinds = {
+        "float32": (PlainStep, False, torch.float32),
+        "bfloat16": (PlainStep, False, torch.bfloat16),
+        "ours": (KernelStep, True, torch.bfloat16),
+        "earlier": (EarlierStep, True, torch.bfloat16),
+    }
+    found = {}
+    for kind, (way, lean, dtype) in kinds.items():
+        objective, settings = setting(name, seed=seed)
+        step = way(objective, lean=lean, dtype=dtype)
+        generator = torch.Generator().manual_seed(seed)
+        losses = []
+        for number in range(steps):
+            images, masks, noise = smooth(
+                settings, objective, batch, generator, seed * steps + number
+            )
+            losses.append(float(step(images, masks, noise * settings.noise_std)))
+        found[kind] = torch.tensor(losses)
+        print(f"{name}, seed {seed}, {kind}: loss {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
+    pairs = [("bfloat16", "float32"), ("ours", "bfloat16"), ("ours", "float32")]
+    for one, other in (*pairs, ("earlier", "bfloat16")):
+        away = found[one] - found[other]
+        print(
+            f"  {one} to {other}: mean {away.abs().mean():.2e}, largest {away.abs().max():.2e}, "
+            f"signed {away.mean():+.2e}",
+            flush=True,
+        )
+
+
 def compare(name: str, batch: int, steps: int, seed: int) -> None:
     objective, settings = setting(name, seed=seed)
     reference = PlainStep(objective, lean=False, dtype=torch.float32)
@@ -136,11 +198,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seeds", default="0-3")
+    parser.add_argument("--training", action="store_true", help="losses on the way")
     chosen = parser.parse_args()
     step_cases.CUDA = torch.device("cpu")
     first, _, last = chosen.seeds.partition("-")
     for seed in range(int(first), int(last or first) + 1):
-        compare(chosen.model, chosen.batch, chosen.steps, seed)
+        work = train if chosen.training else compare
+        work(chosen.model, chosen.batch, chosen.steps, seed)
 
 
 if __name__ == "__main__":
