@@ -22,6 +22,7 @@ from processes import Start, wait_until
 
 import flexpredict as fp
 from flexpredict.api.evaluation import _open
+from flexpredict.config import settings_from
 from flexpredict.engine.encoders import save_encoder
 from flexpredict.evaluate import tuned
 from flexpredict.evaluate.finetune_settings import PRESETS
@@ -30,6 +31,7 @@ from flexpredict.evaluate.subject import Draws
 from flexpredict.evaluate.tasks import TASKS
 from flexpredict.files import write_text
 from flexpredict.notice import Notice
+from flexpredict.report.table import paper_table
 
 
 @pytest.fixture(scope="module")
@@ -486,6 +488,11 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
         out = command("table", "1", run)[1]
         assert "→" not in out, changes  # no row is about such runs
         assert "has no evaluation that this table shows" in out
+    (run / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load(config) | {"target_layers": 6}))
+    assert (
+        f"{run} has masking=even, target_layers=6, unlike the paper"
+        in command("table", "1", run, "--json")[1]
+    )
     (run / "config.yaml").write_text(config)
     for broken in ({}, found | {"result": {"accuracy": "high"}}):
         write_text(run / "evaluations/x.json", json.dumps(broken))
@@ -495,6 +502,60 @@ def test_table__own_figures_stand_beside_the_published(run: Path, command: Comma
     assert command("table", "9")[0] == 2
     for number in json.loads(command("table", "--json")[1])["tables"]:
         assert command("table", number)[0] == 0
+
+
+def test_table__says_by_which_reading_and_what_else_differs(tmp_path: Path) -> None:
+    found = {
+        "method": "probe", "protocol": "vissl-sgd", "labels": "all", "encoder": "target",
+        "task": "cifar100", "result": {"accuracy": 70.0},
+    }  # fmt: skip
+    for name in ("ijepa", "stop"):
+        (tmp_path / name / "evaluations").mkdir(parents=True)
+        settings = settings_from({}, recipe=f"paper/{name}-vit-b16")
+        (tmp_path / name / "config.yaml").write_text(settings.to_yaml())
+        write_text(tmp_path / name / "evaluations/x.json", json.dumps(found))
+    other = found | {"task": "cifar100@crop", "result": {"accuracy": 60.0}}
+    write_text(tmp_path / "stop/evaluations/y.json", json.dumps(other))
+    ijepa, stop = tmp_path / "ijepa", tmp_path / "stop"
+    assert paper_table("4", [ijepa, stop]).remarks == [
+        f"{ijepa}, CIFAR-100: by cifar100",
+        f"{stop}, CIFAR-100: by cifar100; cifar100@crop gives 60.0",
+        f"these runs differ in augmentation, too: {ijepa} crop, {stop} crop-flip-gray-blur",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "number", "row"),
+    [
+        ("stop-vit-b16", "1", ("StoP", "B/16")),
+        ("stop-vit-l16@sigma-as-variance", "1", ("StoP", "L/16")),
+        ("stop-vit-h14", "1", ("StoP", "H/14")),
+        ("stop-vit-h14@sigma-as-variance", "1", ("StoP", "H/14")),
+        ("ijepa-vit-b16", "1", ("I-JEPA", "B/16")),
+        ("ijepa-vit-l16", "1", ("I-JEPA", "L/16")),
+        ("ijepa-vit-h14", "1", ("I-JEPA", "H/14")),
+        ("ablation-vit-b16@table6-learned", "6", ("learned", "B/16")),
+        ("ablation-vit-b16@table7-context", "7", ("StoP context only", "B/16")),
+        ("ablation-vit-b16@table7-both", "7", ("StoP both", "B/16")),
+        ("ablation-vit-b16@table8-bilinear", "8", ("x2 bilinear", "B/16")),
+        ("ablation-vit-b16@table8-max", "8", ("x2 max-pool", "B/16")),
+        ("ablation-vit-b16@dropout", "6", None),
+        ("ablation-vit-b16@untied", "6", None),
+    ],
+)
+def test_table__every_recipe_of_the_paper_has_its_row(
+    recipe: str, number: str, row: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    found = {
+        "task": "imagenet-1%", "method": "logistic", "protocol": "released-1%",
+        "labels": "published 1% list", "encoder": "target", "result": {"accuracy": 50.0},
+    }  # fmt: skip
+    (tmp_path / "evaluations").mkdir()
+    write_text(tmp_path / "evaluations/x.json", json.dumps(found))
+    (tmp_path / "config.yaml").write_text(settings_from({}, recipe=f"paper/{recipe}").to_yaml())
+    rows = paper_table(number, [tmp_path]).rows
+    shown = [(kind, model) for kind, model, cells in rows if cells[0].own == 50.0]
+    assert shown == ([row] if row else [])
 
 
 def test_probe__an_encoder_of_other_channels_gets_one_sentence(

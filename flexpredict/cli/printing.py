@@ -103,8 +103,9 @@ def print_table(found: PublishedTable) -> None:
         shown.add_row(kind, model, *(_cell(cell) for cell in cells))
     Console().print(shown)
     print("published" if not _own(found) else "published → yours (difference)")
-    if found.note:
-        print(found.note)
+    for remark in (found.note, *found.remarks):
+        if remark:
+            print(remark)
 
 
 def _own(found: PublishedTable) -> bool:

@@ -100,7 +100,10 @@ def table(
             {"kind": kind, "model": model, "cells": [asdict(cell) for cell in cells]}
             for kind, model, cells in found.rows
         ]
-        print_json({"table": number, "title": found.title, "columns": found.columns, "rows": rows})
+        print_json({
+            "table": number, "title": found.title, "columns": found.columns, "rows": rows,
+            "remarks": found.remarks,
+        })  # fmt: skip
         return
     print_table(found)
     shown = {cell.run for _, _, cells in found.rows for cell in cells}

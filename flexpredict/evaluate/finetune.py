@@ -76,8 +76,9 @@ class Classifier(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = copy.deepcopy(encoder).requires_grad_(True)
-        self.encoder.pos_embed.requires_grad_(False)
+        self.encoder = copy.deepcopy(encoder)
+        for name, parameter in self.encoder.named_parameters():
+            parameter.requires_grad_(name not in encoder.fixed)
         self.norm: nn.Module = nn.Identity()
         if pooling == "mean-norm":
             self.encoder.norm = nn.Identity()  # type: ignore[assignment]
@@ -91,9 +92,13 @@ class Classifier(nn.Module):
         return self.head(self.norm(self.encoder(images).mean(1)))
 
 
+# Position tables and class tokens of models of others, where they are trained.
+_TOKENS = "encoder.model."
+
+
 def layer_of(name: str, depth: int) -> int:
-    """The layer of a classifier's parameter: 0 patch embedding, 1 … L blocks, L + 1 the rest."""
-    if name.startswith("encoder.patch_embed."):
+    """The layer of a classifier's parameter: 0 what makes tokens, 1 … L blocks, L + 1 the rest."""
+    if name.startswith(("encoder.patch_embed.", _TOKENS)):
         return 0
     if name.startswith("encoder.blocks."):
         return int(name.split(".")[2]) + 1
@@ -105,14 +110,15 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups by layer and by weight decay, each with the `scale` of its learning rate.
 
-    Layer i learns at layer_decay^(L + 1 − i) of the rate; vectors are not decayed (spec 3.4).
+    Layer i learns at layer_decay^(L + 1 − i) of the rate; vectors are not decayed (spec 3.4), nor
+    are position tables and tokens, as in MAE.
     """
     depth = len(model.encoder.blocks)
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        layer, decayed = layer_of(name, depth), parameter.ndim > 1
+        layer, decayed = layer_of(name, depth), parameter.ndim > 1 and not name.startswith(_TOKENS)
         group = groups.setdefault(
             (layer, decayed),
             {

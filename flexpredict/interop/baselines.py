@@ -310,6 +310,7 @@ def load_baseline(run: Path, which: Which) -> Baseline | None:
     kind = TimmModel if "timm" in architecture else TransformersModel
     model: Baseline = kind(**architecture)
     model.model.load_state_dict(checkpoint.read_weights(run / WEIGHTS))
+    model.fixed = frozenset(name for name, p in model.named_parameters() if not p.requires_grad)
     return model.eval().requires_grad_(False)
 
 

@@ -271,7 +271,7 @@ def _whole(run: Path) -> dict[str, Any] | None:
     slots = checkpoint.read_weights(newest / checkpoint.OPTIMIZER)  # by name: <parameter>.<slot>
     facts: dict[str, Any] = {"opt": slots, "scaler": state.get("scaler"), OWN: own}
     if goes_on:
-        epoch = state["step"] * settings.batch_size // state["images"]
+        epoch = state["step"] // (state["images"] // settings.batch_size)  # whole batches alone
         facts |= {"epoch": epoch, "batch_size": settings.batch_size, "world_size": 1}
     return {**parts, **facts}
 

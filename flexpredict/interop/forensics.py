@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flexpredict.health.gauges import effective_rank
 from flexpredict.interop.files import Foreign, steps_of
-from flexpredict.model.vit import is_sincos
+from flexpredict.model.vit import sincos_grid
 
 _INIT = 0.02  # the standard deviation of weights before training
 _IMAGENET = 1_281_167
@@ -91,9 +91,9 @@ def _patch(weights: dict[str, Tensor]) -> list[Finding]:
             says = f"item 7: this ViT-H has patches of {projection.shape[-1]}"
         found.append(Finding("patch embedding", list(projection.shape), says))
     if table is not None:
-        side = math.isqrt(table.shape[1])
-        fixed = side**2 == table.shape[1] and is_sincos(table, (side, side))
-        says = "sin-cos, so any size can be recomputed" if fixed else "not sin-cos: learned"
+        grid = sincos_grid(table)
+        fixed = f"sin-cos of {grid[0]}x{grid[1]}, so any size can be recomputed" if grid else ""
+        says = fixed or "not sin-cos: learned"
         found.append(Finding("positions", list(table.shape), says))
     return found
 

@@ -74,11 +74,12 @@ def convert(
         return _own(foreign, which, account)
     part = ENCODERS[which] if ENCODERS[which] in foreign.parts else "encoder"
     shape = Shape.of(foreign, part, model)
-    grid = grid_of(shape, image_size)
+    names = names_of(shape.style, shape.depth)
+    table = foreign.parts[part][names["pos_embed"][0]]
+    grid = grid_of(foreign, shape, table, image_size)
     chosen = {name: foreign.parts[name] for name in ENCODERS.values() if name in foreign.parts}
     made = _meta_encoder(shape, grid, foreign)
     expected = _shapes(made.state_dict())
-    names = names_of(shape.style, shape.depth)
     weights = {name: take(name, found, names, expected, account) for name, found in chosen.items()}
     imported = Imported(which, dict(made.architecture), weights, account)
     if "predictor" in foreign.parts:

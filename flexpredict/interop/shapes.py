@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flexpredict.interop.files import OWN, PREPROCESSING, Foreign
 from flexpredict.interop.names import Style, names_of
-from flexpredict.model.vit import IMAGENET_MEAN, IMAGENET_STD, SHAPES, Size
+from flexpredict.model.vit import IMAGENET_MEAN, IMAGENET_STD, SHAPES, Size, sincos_grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,11 @@ def _style(foreign: Foreign, weights: Mapping[str, Tensor]) -> Style:
 def _check_hugging_face(foreign: Foreign) -> None:
     wanted = {"model_type": "ijepa", "hidden_act": "gelu", "layer_norm_eps": 1e-6, "qkv_bias": True}
     for key, value in wanted.items():
-        if foreign.config and foreign.config.get(key, value) != value:
+        found = foreign.config.get(key, 1e-12 if key == "layer_norm_eps" else value)  # as theirs
+        if foreign.config and found != value:
             raise ValueError(
-                f"{foreign.path} has {key}={foreign.config[key]}, expected {value}: import it as "
-                f"it is, wrapped, with --pool mean"
+                f"{foreign.path} has {key}={found}, expected {value}: import it as it is, wrapped, "
+                f"with --pool mean"
             )
 
 
@@ -116,15 +117,26 @@ def _check_config(
                 f"{foreign.path}: config.json says {name}={expected}, and by the weights it is "
                 f"{value}: weights are missing, or of another model"
             )
-    for name, source in (("image_size", foreign.config), ("img_size", arguments)):
-        size = source.get(name)
-        if isinstance(size, int | list):
-            height, width = size if isinstance(size, list) else (size, size)
-            if height // patch * (width // patch) != patches:
-                raise ValueError(
-                    f"{foreign.path}: config.json says {name}={size}, and the weights have "
-                    f"{patches} positions, for patches of {patch}: they are of another size"
-                )
+    said_size = _size(foreign)
+    if said_size is not None and said_size[0] // patch * (said_size[1] // patch) != patches:
+        raise ValueError(
+            f"{foreign.path} says images of {said_size[0]}x{said_size[1]}, and its weights have "
+            f"{patches} positions, for patches of {patch}: they are of another size"
+        )
+
+
+def _size(foreign: Foreign) -> tuple[int, int] | None:
+    """Height and width of the images that an encoder was trained on, where a folder says them."""
+    own = foreign.facts.get(OWN, {}).get("architecture", {})
+    for size in (
+        foreign.config.get("image_size"), _arguments(foreign).get("img_size"), own.get("image_size")
+    ):  # fmt: skip
+        match size:
+            case int():
+                return size, size
+            case [int(height), int(width)]:
+                return height, width
+    return None
 
 
 def _arguments(foreign: Foreign) -> Mapping[str, Any]:
@@ -166,13 +178,24 @@ def statistics_of(
     return mean, std
 
 
-def grid_of(shape: Shape, image_size: Size | None) -> tuple[int, int]:
-    """The grid that the weights were trained on."""
+def grid_of(
+    foreign: Foreign, shape: Shape, table: Tensor, image_size: Size | None
+) -> tuple[int, int]:
+    """The grid that the weights were trained on: as the table shows, as is said, or a square."""
+    shown, size, patch = sincos_grid(table), _size(foreign), shape.patch_size
+    said = (size[0] // patch, size[1] // patch) if size else None
+    if size and shown not in (None, said):
+        raise ValueError(
+            f"{foreign.path} says images of {size[0]}x{size[1]}, and its positions are those of a "
+            f"grid of {shown[0]}x{shown[1]}, for patches of {patch}: one of the two is wrong"
+        )
+    if found := shown or said:
+        return found
     side = math.isqrt(shape.patches)
     if side**2 == shape.patches:
         return side, side
     if image_size is not None and not isinstance(image_size, int):
-        rows, columns = (length // shape.patch_size for length in image_size)
+        rows, columns = (length // patch for length in image_size)
         if rows * columns == shape.patches:
             return rows, columns
     raise ValueError(

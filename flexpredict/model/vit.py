@@ -67,6 +67,7 @@ class Encoder(nn.Module):
 
     mean: Tensor
     std: Tensor
+    fixed = frozenset({"pos_embed"})  # weights that nothing trains
 
     def __init__(
         self,
@@ -266,6 +267,13 @@ def is_sincos(table: Tensor, grid: tuple[int, int]) -> bool:
     """Whether a table (1, N, D) is the sin-cos one, be it stored in float16."""
     true = sincos_positions(*grid, table.shape[-1], dtype=torch.float32)
     return bool((table[0].float().cpu() - true).abs().max() < 2e-3)
+
+
+def sincos_grid(table: Tensor) -> tuple[int, int] | None:
+    """The grid of which a table (1, N, D) is the sin-cos one, if it is one."""
+    count = table.shape[1]
+    grids = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
+    return next((grid for grid in grids if is_sincos(table, grid)), None)
 
 
 def create_encoder(

@@ -1,11 +1,11 @@
 """The tables of the paper, with the reader's own figures beside the published ones."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -18,7 +18,7 @@ class Cell:
     published: float
     own: float | None = None
     run: str | None = None
-    task: str | None = None  # where several variants of a task would do, the one that was used
+    task: str | None = None  # of several variants of a task that would do, the one that is shown
 
     @property
     def difference(self) -> float | None:
@@ -32,6 +32,7 @@ class PublishedTable:
     note: str
     columns: list[str]  # titles
     rows: list[tuple[str, str, list[Cell]]]  # kind, model, cells
+    remarks: list[str]  # on the reader's own figures: what they are of, where that is a question
 
 
 def table_numbers() -> list[str]:
@@ -49,7 +50,8 @@ def paper_table(number: str, runs: Iterable[Path] = ()) -> PublishedTable:
     table = published["tables"][number]
     known = [read_run(run) for run in runs]
     columns = [published["columns"][name] for name in table["columns"]]
-    rows = []
+    rows, shown = [], []
+    remarks: list[str] = []
     for kind, model, *figures in table["rows"]:
         epochs = table.get("epochs")
         own = [
@@ -57,12 +59,16 @@ def paper_table(number: str, runs: Iterable[Path] = ()) -> PublishedTable:
             for run in known
             if _is_of(run.settings, kind, model) and epochs in (None, run.settings.epochs)
         ]
-        cells = [
-            _cell(figure, column, own) for figure, column in zip(figures, columns, strict=True)
-        ]
+        cells = []
+        for figure, column in zip(figures, columns, strict=True):
+            found = list(_found(column, own))
+            cells.append(Cell(figure, *found[0][1:4]) if found else Cell(figure))
+            shown += [one.run for one in found[:1]]
+            remarks += _readings(column, found)
         rows.append((kind, model, cells))
     titles = [column["title"] for column in columns]
-    return PublishedTable(number, table["title"], table.get("note", ""), titles, rows)
+    remarks += _unlike(list({run.path: run for run in shown}.values()))
+    return PublishedTable(number, table["title"], table.get("note", ""), titles, rows, remarks)
 
 
 @functools.cache
@@ -76,25 +82,57 @@ def _is_of(settings: Settings, kind: str, model: str) -> bool:
     published = _published()
     if kind not in published["kinds"] or model not in published["models"]:
         return False  # other people's methods
-    name, patch_size = published["models"][model]
-    same = settings.model == name and settings.patch_size == patch_size
-    wanted = published["kinds"][kind].items()
-    return same and all(getattr(settings, key) in _some(value) for key, value in wanted)
+    of_model = dict(published["models"][model])
+    noise_std = of_model.pop("noise_std")
+    wanted = {**published["every_kind"], **published["kinds"][kind], **of_model}
+    if "noise_std" in wanted:
+        wanted["noise_std"] = noise_std
+    return all(getattr(settings, key) in _some(value) for key, value in wanted.items())
 
 
-def _cell(figure: float, column: Mapping[str, Any], runs: list[Run]) -> Cell:
-    """The first evaluation, run by run, that is the column's."""
+class _Own(NamedTuple):
+    run: Run
+    figure: float
+    path: str
+    task: str
+    reading: str  # where the paper can be read in several ways, which one this is
+
+
+def _found(column: Mapping[str, Any], runs: Iterable[Run]) -> Iterator[_Own]:
+    """Evaluations that are the column's, run by run."""
+    wanted = {key: value for key, value in column.items() if key not in ("title", "key")}
+    several = [key for key, value in wanted.items() if isinstance(value, list)]
     for run in runs:
         for found in run.evaluations:
-            wanted = {key: value for key, value in column.items() if key not in ("title", "key")}
             fits = all(found.get(key) in _some(value) for key, value in wanted.items())
             # What was asked for unlike the protocol is not the column's, but for other seeds.
             unlike = set(found.get("variant", {})) - {"seed", "draws"}
             usual = found.get("encoder") == "target" and not unlike
             if fits and usual and column["key"] in found["result"]:
-                own = found["result"][column["key"]]
-                return Cell(figure, own, str(run.path), found["task"])
-    return Cell(figure)
+                figure, reading = found["result"][column["key"]], [found[key] for key in several]
+                yield _Own(run, figure, str(run.path), found["task"], ", ".join(reading))
+
+
+def _readings(column: Mapping[str, Any], found: Sequence[_Own]) -> Iterator[str]:
+    """By which reading a figure is, and what the others give."""
+    if found and found[0].reading:
+        first, *more = (one for one in found if one.path == found[0].path)
+        others = [f"{one.reading} gives {one.figure:.1f}" for one in more]
+        yield "; ".join([f"{first.path}, {column['title']}: by {first.reading}", *others])
+
+
+def _unlike(runs: Sequence[Run]) -> Iterator[str]:
+    """In what runs differ from the published ones, and from each other."""
+    for run in runs:
+        if run.settings.objective == "ijepa":
+            given = {key: getattr(run.settings, key) for key in _published()["as_published"]}
+            unlike = [f"{k}={v}" for k, v in given.items() if v != _published()["as_published"][k]]
+            if unlike:
+                yield f"{run.path} has {', '.join(unlike)}, unlike the paper"
+    augmented = {run.settings.augment for run in runs}
+    if len(augmented) > 1:
+        each = ", ".join(f"{run.path} {run.settings.augment}" for run in runs)
+        yield f"these runs differ in augmentation, too: {each}"
 
 
 def _some(value: Any) -> list[Any]:

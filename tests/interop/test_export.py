@@ -14,6 +14,7 @@ from conftest import Command
 from synthetic import SMALL
 
 import flexpredict as fp
+from flexpredict.engine.encoders import save_encoder
 from flexpredict.evaluate.results import Evaluation, write
 from flexpredict.interop import exporting, graph
 
@@ -266,3 +267,54 @@ def test_export__without_the_extra(
     assert code == 2
     assert "pip install 'flexpredict[hf]'" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("target", ["huggingface", "torch"])
+@pytest.mark.parametrize("size", [(64, 256), (64, 96)])
+def test_import__of_a_rectangular_encoder(
+    target: exporting.Target, size: tuple[int, int], tmp_path: Path
+) -> None:
+    """4×16 patches are as many as 8×8: their number does not tell the grid."""
+    encoder = fp.create_encoder("vit_nano", image_size=size)
+    save_encoder(tmp_path, encoder, {"encoder": "target"})
+    fp.export(tmp_path, tmp_path / "out", target)
+    source = tmp_path / "out" / "checkpoint.pth.tar" if target == "torch" else tmp_path / "out"
+    images = _images(2, 3, *size)
+    for name, asked in {"as it is": None, "said again": size}.items():
+        fp.import_weights(source, tmp_path / name, image_size=asked)
+        again = fp.load(tmp_path / name)
+        assert (again.grid, again.sincos) == (encoder.grid, True)
+        torch.testing.assert_close(again(images), encoder.eval()(images))
+
+
+def test_import__positions_tell_the_grid(tmp_path: Path) -> None:
+    """Of a file that says nothing; one that says another grid is refused."""
+    encoder = fp.create_encoder("vit_nano", image_size=(64, 256))
+    save_encoder(tmp_path, encoder, {"encoder": "target"})
+    fp.export(tmp_path, tmp_path / "hf", "huggingface")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    spoilt = {
+        "says images of 256x64, and its positions are those of a grid of 4x16": {
+            "image_size": [256, 64]
+        },
+        "says images of 64x64, and its weights have 64 positions": {"image_size": 64},
+        "has layer_norm_eps=1e-12, expected 1e-06": {"layer_norm_eps": None},
+    }
+    for sentence, changes in spoilt.items():
+        changed = {k: v for k, v in (config | changes).items() if v is not None}
+        (tmp_path / "hf/config.json").write_text(json.dumps(changed))
+        with pytest.raises(ValueError, match=sentence):
+            fp.import_weights(tmp_path / "hf", tmp_path / "back")
+    del config["image_size"]
+    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    fp.import_weights(tmp_path / "hf", tmp_path / "back")
+    assert fp.load(tmp_path / "back").grid == (4, 16)
+
+
+def test_torch__counts_whole_batches(pictures: np.ndarray, tmp_path: Path) -> None:
+    settings = RUN | {"batch_size": 64, "steps": 3, "chunk_size": 64, "checkpoint_every": 3}
+    fp.pretrain(pictures[:100], tmp_path / "run", **settings)  # one batch an epoch
+    fp.export(tmp_path / "run", tmp_path / "out", "torch")
+    (file,) = (tmp_path / "out").glob("*.pth.tar")
+    assert torch.load(file, weights_only=True)["epoch"] == 3

@@ -99,7 +99,8 @@ def test_import__one_encoder(kind: str, tmp_path: Path) -> None:
         renamed = {f"ijepa.{k}": v for k, v in synthetic.hugging_face(weights).items()}
         path.mkdir()
         save_file(renamed | {"classifier.weight": torch.zeros(3, 64)}, path / "model.safetensors")
-        (path / "config.json").write_text('{"model_type": "ijepa"}')
+        said = {"model_type": "ijepa", "layer_norm_eps": 1e-6}
+        (path / "config.json").write_text(json.dumps(said))
     elif kind == "hf-module":
         words = {
             "encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj",
