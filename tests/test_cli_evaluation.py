@@ -23,8 +23,9 @@ from processes import Start, wait_until
 import flexpredict as fp
 from flexpredict.api.evaluation import _open
 from flexpredict.config import settings_from
+from flexpredict.engine import precision
 from flexpredict.engine.encoders import save_encoder
-from flexpredict.evaluate import tuned
+from flexpredict.evaluate import features, tuned
 from flexpredict.evaluate.finetune_settings import PRESETS
 from flexpredict.evaluate.labels import Budget
 from flexpredict.evaluate.subject import Draws
@@ -175,13 +176,33 @@ def test_probe__protocols_and_budgets(run: Path, tmp_path: Path, command: Comman
     code, out, err = command("logistic", run, *data, "--labels=50%", "--json")
     assert code == 0, err
     assert json.loads(out)["result"]["accuracy"] > 90
-    code, out, err = command("logistic", run, *data, "--protocol=released-1%", "--json")
-    assert code == 0, err
-    assert "after_100_iterations" in json.loads(out)["result"]
-    assert len(list((run / "evaluations").glob("*.json"))) == 6
+    for protocol, penalty in (("released-1%", 0.0025), ("released-1%-script", 0.00025)):
+        code, out, err = command("logistic", run, *data, "--protocol", protocol, "--json")
+        assert code == 0, err
+        assert "after_100_iterations" in json.loads(out)["result"]
+        assert json.loads(out)["details"]["penalty"] == penalty
+    assert len(list((run / "evaluations").glob("*.json"))) == 7
     for more in (["--layers=4"], ["--seed=5"], ["--image-size=64"], ["--temperature=1"], []):
         assert command("knn", run, *data, "--neighbours=3", *more)[0] == 0
     assert len(list((run / "evaluations").glob("*knn*.json"))) == 5  # none overwrites another
+
+
+@pytest.mark.parametrize(("protocol", "narrow"), [("default", True), ("released-1%", False)])
+def test_logistic__released_is_float32_on_a_gpu(
+    protocol: str, narrow: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU features are bfloat16 as a rule; here a CPU is told to do as one."""
+    asked = []
+
+    def as_on_a_gpu(precision: str, _: torch.device) -> torch.dtype:
+        asked.append(precision)
+        return torch.bfloat16 if precision == "auto" else torch.float32
+
+    for module in (precision, features):
+        monkeypatch.setattr(module, "compute_dtype", as_on_a_gpu)
+    miniatures.labelled_folder(tmp_path / "photos")
+    fp.logistic(run, data=tmp_path / "photos", protocol=protocol)
+    assert set(asked) == {"auto" if narrow else "float32"}
 
 
 def test_probe__one_label_per_class_chooses_nothing(

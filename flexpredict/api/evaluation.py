@@ -57,8 +57,8 @@ def features(
 ) -> Features:
     """Frozen features of all images that can be used: token means after the final norm."""
     model = _encoder(run, encoder, device)
-    height = size_for(model, image_size)[0]
-    source = open_source(data, image_size=height, progress=Tally("scenes"))
+    rendered = max(size_for(model, image_size))  # of scenes, which are square
+    source = open_source(data, image_size=rendered, progress=Tally("scenes"))
     unusable: dict[int, str] = {}
     found = cached(
         model,
@@ -155,7 +155,10 @@ def logistic(
     seed: int = 0,
     **on: Unpack[On],
 ) -> Evaluation:
-    """L2 logistic regression to convergence; protocol: default, or released-1%."""
+    """L2 logistic regression to convergence.
+
+    protocol: default, released-1% or released-1%-script.
+    """
     subject, task = _open(run, labels, **on)
     found = frozen.logistic(
         subject, task, protocol=protocol, labels=labels, layers=layers, draws=draws, seed=seed

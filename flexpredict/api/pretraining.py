@@ -68,8 +68,8 @@ def pretrain(
     tracker = None if track is None else check_track(track)
     early = loop.Interrupted("stopped while there was nothing to save; add --resume to go on")
     with processes(device) as ranks, raised_by_sigterm(early):
-        size, progress = build.image_size(chosen)[0], Tally("scenes") if ranks.is_main else None
-        source = open_source(images, image_size=size, progress=progress)
+        size, progress = max(build.image_size(chosen)), Tally("scenes") if ranks.is_main else None
+        source = open_source(images, image_size=size, progress=progress)  # scenes are square
         chosen = _with_statistics(chosen, source)
         probe = ranks.by_main(lambda: _online_probe(chosen, progress))
         return loop.train(
@@ -85,7 +85,7 @@ def _online_probe(settings: Settings, progress: Tally | None) -> OnlineProbe | N
     size = build.image_size(settings)
     where = parts[0] if parts else settings.probe_data
     return OnlineProbe(
-        open_source(where, image_size=size[0], progress=progress), size, settings.in_channels
+        open_source(where, image_size=max(size), progress=progress), size, settings.in_channels
     )
 
 
@@ -97,18 +97,20 @@ def _go_on(config: Path, recipe: str | None, settings: dict[str, Any]) -> Settin
 
 
 def _with_statistics(settings: Settings, source: Source) -> Settings:
-    """Mean and standard deviation of each channel, where nobody said and nobody can know them.
+    """Mean and standard deviation of each channel, as far as nobody said and nobody can know them.
 
     A run that goes on has them in its settings. For three channels they are ImageNet's.
     """
-    if settings.in_channels == 3 or settings.mean is not None or settings.std is not None:
+    if settings.in_channels == 3 or None not in (settings.mean, settings.std):
         return settings
     rows = np.unique(np.linspace(0, len(source) - 1, _MEASURED).astype(np.int64))
     found = inspect(SubsetSource(source, rows), channels=settings.in_channels, workers=1)
     if found.mean is None or found.std is None:
         return settings  # nothing can be decoded: training will say so
     std = tuple(max(value, 1 / 255) for value in found.std)  # of one grey level at least
-    return settings.model_copy(update={"mean": tuple(found.mean), "std": std})
+    measured = {"mean": tuple(found.mean), "std": std}
+    missing = {name: value for name, value in measured.items() if getattr(settings, name) is None}
+    return settings.model_copy(update=missing)
 
 
 def load(path: str | Path, encoder: Which = "target", device: str | None = None) -> Encoder:

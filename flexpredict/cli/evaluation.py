@@ -158,7 +158,9 @@ def logistic(
     data: Data = None,
     train: Train = None,
     test: Test = None,
-    protocol: Annotated[str, typer.Option(help="default, or released-1%.")] = "default",
+    protocol: Annotated[
+        str, typer.Option(help="default, released-1% or released-1%-script.")
+    ] = "default",
     labels: Labels = None,
     layers: Layers = 1,
     draws: Draws = 1,

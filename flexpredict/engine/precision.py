@@ -65,9 +65,9 @@ def _try_kernels(device: torch.device) -> None:
         )
 
 
-def autocast_frozen(device: torch.device) -> torch.autocast:
-    """For encoders that are only looked at: the format in which they would be trained."""
-    return autocast(device, compute_dtype("auto", device))
+def autocast_frozen(device: torch.device, precision: Precision = "auto") -> torch.autocast:
+    """For encoders that are only looked at: as a rule the format in which they would be trained."""
+    return autocast(device, compute_dtype(precision, device))
 
 
 def grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:

@@ -18,7 +18,7 @@ from flexpredict.data.sources import MemorySource, Progress, Source
 from flexpredict.data.sources.identity import contents
 from flexpredict.data.transforms import Transform, UnusableImage, read_images
 from flexpredict.engine.encoders import encoder_digest
-from flexpredict.engine.precision import autocast_frozen, compute_dtype
+from flexpredict.engine.precision import Precision, autocast_frozen, compute_dtype
 from flexpredict.evaluate import kept
 from flexpredict.files import cache_folder, write_text
 from flexpredict.model.vit import Encoder, Resize, Size
@@ -40,6 +40,7 @@ def extract(
     image_size: Size | None = None,
     transform: Transform = _PLAIN,
     resize: Resize = "recompute",
+    precision: Precision = "auto",
     rows: Rows | None = None,
     batch_size: int = _BATCH,
     workers: int | None = None,
@@ -65,7 +66,7 @@ def extract(
                 raise UnusableImage(source.name(row), why)
             unusable[row] = why
         if read.places:
-            with autocast_frozen(device):
+            with autocast_frozen(device, precision):
                 found = encoder.features(read.images.to(device), layers=layers, resize=resize)
             out[read.places] = found.float().cpu()
         if progress is not None:
@@ -81,6 +82,7 @@ def cached(
     image_size: Size | None = None,
     transform: Transform = _PLAIN,
     resize: Resize = "recompute",
+    precision: Precision = "auto",
     unusable: dict[int, str] | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
@@ -90,7 +92,8 @@ def cached(
     features of other weights have another name, and are never used.
     """
     options: Any = {"layers": layers, "image_size": image_size, "transform": transform,
-                    "resize": resize, "unusable": unusable, "progress": progress}  # fmt: skip
+                    "resize": resize, "precision": precision, "unusable": unusable,
+                    "progress": progress}  # fmt: skip
     try:
         images = content_digest(source)
     except OSError:  # a file that nobody can read
@@ -105,7 +108,7 @@ def cached(
         "size": size_for(encoder, image_size),
         "layers": layers,
         "resize": resize,
-        "computed in": str(compute_dtype("auto", encoder.pos_embed.device)),
+        "computed in": str(compute_dtype(precision, encoder.pos_embed.device)),
     }
     for more in sorted({layers, max(layers, _PROBED)}):
         shape = (len(source), encoder.dim * more)

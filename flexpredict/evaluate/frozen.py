@@ -13,7 +13,7 @@ from flexpredict.evaluate.heads import Head
 from flexpredict.evaluate.knn import knn_accuracy
 from flexpredict.evaluate.labels import Rows, held_out
 from flexpredict.evaluate.linear import PROTOCOLS, Epochs, Protocol, in_order, shuffled, train_heads
-from flexpredict.evaluate.logistic import RELEASED_PENALTY, fit_logistic
+from flexpredict.evaluate.logistic import RELEASED_PENALTIES, fit_logistic
 from flexpredict.evaluate.results import Evaluation, options, spread
 from flexpredict.evaluate.ridge import ridge_probe
 from flexpredict.evaluate.subject import Draws, Subject, TrainFeatures, looks, test_features
@@ -21,7 +21,7 @@ from flexpredict.evaluate.tasks import Labelled
 
 _HELD_OUT = 0.1  # of the training images, to choose heads and penalties on
 _PENALTIES = (1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2)
-LOGISTIC_PROTOCOLS = ("default", "released-1%")
+LOGISTIC_PROTOCOLS = ("default", *RELEASED_PENALTIES)
 # Where each class has one image, nothing can be held out to choose on.
 _UNCHOSEN_HEAD, _UNCHOSEN_PENALTY = Head(lr=0.1, weight_decay=0.0, batch_norm=True), 1.0
 _UNCHOSEN = "too few labels to hold any out, so nothing was chosen"
@@ -204,13 +204,16 @@ def logistic(
     """L2 logistic regression to convergence, in float64.
 
     `default` chooses the penalty on held-out training images. `released-1%` is the paper's: a fixed
-    penalty, no intercept, test features standardised by their own statistics; also given after 100
-    iterations, the number of passes that its solver was allowed.
+    penalty, no intercept, float32 features, those of test images standardised by their own
+    statistics; also given after 100 iterations, the number of passes that its solver was allowed.
     """
+    released = RELEASED_PENALTIES.get(protocol)
     if protocol not in LOGISTIC_PROTOCOLS:
         raise ValueError(
             f"protocol {protocol!r} is not known: choose one of {', '.join(LOGISTIC_PROTOCOLS)}"
         )
+    if released is not None:
+        subject = replace(subject, precision="float32")
     drawn = Draws.of(task, labels, seed, draws)
     train = TrainFeatures(subject, task, drawn, layers)
     test = test_features(subject, task, layers).to(subject.device).double()
@@ -219,9 +222,9 @@ def logistic(
     for draw, rows in zip(drawn.seeds, drawn.rows, strict=True):
         x, y = train.of(rows)
         x = x.double()
-        if protocol == "released-1%":
-            penalties.append(RELEASED_PENALTY)
-            fixed: dict[str, Any] = {"penalty": RELEASED_PENALTY, "intercept": False}
+        if released is not None:
+            penalties.append(released)
+            fixed: dict[str, Any] = {"penalty": released, "intercept": False}
             short = fit_logistic(x, y, most_iterations=100, rescaled=False, **fixed)
             early.append(short.accuracy(test, task.test_labels, own_statistics=True))
             fit = fit_logistic(x, y, **fixed)

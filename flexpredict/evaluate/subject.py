@@ -13,7 +13,7 @@ from flexpredict.data.random import Stream, permute
 from flexpredict.data.sources import Progress
 from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.data.transforms import read_random_images
-from flexpredict.engine.precision import autocast_frozen
+from flexpredict.engine.precision import Precision, autocast_frozen
 from flexpredict.evaluate.features import cached, prefetched, size_for
 from flexpredict.evaluate.labels import Budget, Rows
 from flexpredict.evaluate.linear import Batch, Epochs
@@ -33,6 +33,7 @@ class Subject:
     image_size: Size | None = None
     resize: Resize = "recompute"
     told: Told | None = None
+    precision: Precision = "auto"  # as in pretraining: bfloat16 on GPUs
 
     @property
     def device(self) -> torch.device:
@@ -114,6 +115,7 @@ def _features(subject: Subject, task: Labelled, source: Any, name: str, layers: 
         image_size=subject.image_size,
         transform=task.task.test,
         resize=subject.resize,
+        precision=subject.precision,
         progress=subject.progress(name),
     )
 
@@ -143,7 +145,7 @@ def looks(
         waiting = iter(batches)
         for images in prefetched(dataset, parts):
             images = images.to(subject.device)
-            with autocast_frozen(subject.device):
+            with autocast_frozen(subject.device, subject.precision):
                 encoded = subject.encoder.features(images, layers=layers, resize=subject.resize)
             found.append(encoded.float())
             if sum(map(len, found)) == batch_size:

@@ -31,12 +31,10 @@ class Images:
         return f" of {self.spec}" if isinstance(self.spec, str | Path) else " of the set"
 
     def source(self, run: Run) -> Source:
-        height = image_size(run.settings)[0]
-        if height not in self._sources:  # scenes are rendered at the size that is asked for
-            self._sources[height] = open_source(
-                self.spec, image_size=height, progress=self._progress
-            )
-        return self._sources[height]
+        size = max(image_size(run.settings))  # at which scenes are rendered, which are square
+        if size not in self._sources:
+            self._sources[size] = open_source(self.spec, image_size=size, progress=self._progress)
+        return self._sources[size]
 
     def rows(self, run: Run, count: int) -> NDArray[np.int64]:
         """At most so many; those that cannot be decoded are left out."""

@@ -491,8 +491,23 @@ def test_channels__have_the_statistics_of_the_images(pictures: np.ndarray, tmp_p
     said = {"mean": (0.1,) * 5, "std": (1.0,) * 5}
     fp.pretrain(five, tmp_path / "said", **SMALL | said | {"in_channels": 5, "steps": 1})
     assert read_settings(tmp_path / "said" / "config.yaml").mean == said["mean"]
+    half = {"std": (0.5,) * 5}  # the other half is measured all the same
+    fp.pretrain(five, tmp_path / "half", **SMALL | half | {"in_channels": 5, "steps": 1})
+    settings = read_settings(tmp_path / "half" / "config.yaml")
+    assert (settings.mean, settings.std) == (stored.mean, half["std"])
     fp.pretrain(pictures, tmp_path / "rgb", **SMALL | {"steps": 1})
     assert read_settings(tmp_path / "rgb" / "config.yaml").mean is None
+
+
+def test_scenes__are_rendered_for_the_longer_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEXPREDICT_CACHE", str(tmp_path / "cache"))
+    wide = SMALL | {"image_size": (16, 32), "steps": 1, "batch_size": 4}
+    fp.pretrain("scenes:16", tmp_path / "run", **wide)
+    fp.features(tmp_path / "run", "scenes:8")
+    rendered = list((tmp_path / "cache").rglob("scenes-*"))
+    assert {path.name.rsplit("-", 1)[-1].split(".")[0] for path in rendered} == {"32px"}
 
 
 def test_hold__is_noted_and_kept_by_a_run_that_goes_on(
