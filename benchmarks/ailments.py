@@ -74,6 +74,10 @@ def one_colour(source: MemorySource) -> MemorySource:
     return MemorySource(np.broadcast_to(means, source.images.shape).copy())
 
 
+def one_image(source: MemorySource) -> MemorySource:
+    return MemorySource(np.broadcast_to(source.images[:1], source.images.shape).copy())
+
+
 def static(source: MemorySource) -> MemorySource:
     """Pixels that say nothing about each other, as on a screen without a programme."""
     return MemorySource(np.random.default_rng(0).integers(0, 256, source.images.shape, np.uint8))
@@ -101,6 +105,11 @@ KINDS = {
     "lr-x100": Kind("exploding", ("growth",), {"lr": 0.1}),
     "lr-x1000": Kind("exploding", ("growth",), {"lr": 1.0}),
     "one-colour": Kind("collapsed", ("loss_kept",), {}, one_colour),
+    "one-image": Kind("collapsed", ("spread",), {}, one_image),
+    "mae-one-colour": Kind(
+        "collapsed", ("loss_kept",),
+        {"objective": "mae", "masking": "random", "positions": "sincos"}, one_colour,
+    ),
     "static": Kind("collapsed", ("loss_kept", "spread_kept"), {}, static),
     "static-begun": Kind("collapsing", ("rank_kept",), {"gauge_every": 5}, static, until=60),
     "ema-off": Kind("collapsing", ("apart",), {"ema": 0.0, "ema_final": 0.0}),
@@ -114,9 +123,15 @@ KINDS = {
         {"tied": False, "noise_std": 2.0, "weight_decay": 1.0, "weight_decay_final": 1.0,
          "steps": 1200},
     ),
+    "l1": Kind("degenerate", ("noise_kept",), {"projection_l1": 0.01}),
+    "l2": Kind("degenerate", ("noise_kept",), {"projection_l2": 0.1}),
+    "slow-disk-begun": Kind("starved", ("data_wait",), {"hold": "none", "steps": 100}, slow, 40),
     "slow-disk": Kind("starved", ("data_wait",), {"hold": "none", "steps": 100}, slow),
     "lr-tiny": Kind(
         "stalled", ("movement",), {"lr": 1e-7, "lr_start": 1e-7, "lr_final": 1e-7}
+    ),
+    "lr-low": Kind(
+        "stalled", ("movement",), {"lr": 1e-6, "lr_start": 1e-6, "lr_final": 1e-6}
     ),
     "ema-1": Kind("stalled", ("movement",), {"ema": 1.0}),
     "short": Kind("under-trained", ("lag",), {"steps": 60, "log_every": 1, "gauge_every": 5}),

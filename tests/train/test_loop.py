@@ -507,7 +507,7 @@ def test_scenes__are_rendered_for_the_longer_side(
     fp.pretrain("scenes:16", tmp_path / "run", **wide)
     fp.features(tmp_path / "run", "scenes:8")
     rendered = [path.name for path in (tmp_path / "cache").rglob("scenes-*")]
-    assert len(rendered) == 2
+    assert len(set(rendered)) == 2
     assert all("-32px-" in name for name in rendered)
 
 
