@@ -17,8 +17,9 @@ import yaml
 from flexpredict.config import Settings
 
 GAUGED = "rankme_target"  # a line that has it has all gauges
-_FEWEST = 5  # gauged lines on which a verdict is given
-_RECENT = 3  # gauged lines whose median is what a gauge says now
+FEWEST = 5  # lines on which a verdict is given, gauged ones for what only these tell
+_RECENT = 3  # lines whose median is what a gauge says now
+_UNDER_WAY = 0.3  # of a run: before, untrained encoders may give images much the same features
 
 Line = Mapping[str, Any]
 Measures = dict[str, float]
@@ -39,6 +40,7 @@ class Rule(NamedTuple):
     conditions: tuple[Condition, ...]
     sentence: str
     remedy: str
+    of_mae: str | None = None  # another remedy, where there is no average
 
 
 def _above(measure: str, words: str) -> Condition:
@@ -52,6 +54,7 @@ def _below(measure: str, words: str) -> Condition:
 _NOISE_LOST = _below("noise_kept", "the noise on positions is at {value} of its start")
 _LOWER_RATE = "Start again with a lower lr or a longer warmup."
 _COLLAPSE = "Raise ema, lower lr, and look whether the images differ from each other."
+_OF_MAE = "Lower lr, and look whether the images differ from each other, and within themselves."
 
 RULES = (
     Rule(
@@ -71,12 +74,14 @@ RULES = (
         (_below("loss_kept", "the loss is at {value} of its start: the targets hold no news"),),
         "what is to be predicted has become trivial",
         _COLLAPSE,
+        _OF_MAE,
     ),
     Rule(
         "collapsed",
         (_below("spread_kept", "features differ between images by {value} of what they did"),),
         "all images get almost the same features",
         _COLLAPSE,
+        _OF_MAE,
     ),
     Rule(
         "collapsing",
@@ -89,6 +94,7 @@ RULES = (
         (_below("rank_kept", "the rank of the features is at {value} of its best"),),
         "the features lose their dimensions",
         _COLLAPSE,
+        _OF_MAE,
     ),
     Rule(
         "drowned",
@@ -110,7 +116,7 @@ RULES = (
         "degenerate",
         (_NOISE_LOST,),
         "the noise is being silenced: StoP turns into deterministic positions",
-        "Set tied=true; lower weight_decay, projection_l1 and projection_l2.",
+        "Lower weight_decay, projection_l1 and projection_l2; leave tied as it is by default.",
     ),
     Rule(
         "starved",
@@ -128,7 +134,16 @@ RULES = (
         "under-trained",
         (_above("lag", "the target encoder is {value} as far behind as it ever was"),),
         "the run ended before the target encoder had caught up",
-        "Train for more steps (--resume with a larger steps or epochs goes on), or lower ema.",
+        "Train for more steps (--resume with a larger steps or epochs goes on), or lower ema; "
+        "raise lr if it is far too low.",
+    ),
+    # Last: an encoder that has learnt nothing yet may give images much the same features, too.
+    Rule(
+        "collapsed",
+        (_above("alike", "the mean cosine between the features of two images is {value}"),),
+        "all images get almost the same features, as they did from the beginning",
+        _COLLAPSE,
+        _OF_MAE,
     ),
 )
 
@@ -169,7 +184,7 @@ def diagnose(
 ) -> Diagnosis:
     """The verdict on a run from its settings and the lines of its metrics.jsonl.
 
-    It needs lines with gauges; of others it takes what they have. limits: other thresholds.
+    Most of it needs lines with gauges; of others it takes what they have. limits: other thresholds.
     """
     limits = thresholds() if limits is None else limits
     found = measure(settings, lines)
@@ -178,7 +193,8 @@ def diagnose(
         if all(holds(condition, found, limits) for condition in rule.conditions):
             evidence = [_words(c, found, limits) for c in rule.conditions]
             sentence = f"{rule.verdict}: {rule.sentence}"
-            return Diagnosis(rule.verdict, True, sentence, evidence, rule.remedy, unjudged, found)
+            remedy = (settings.objective == "mae" and rule.of_mae) or rule.remedy
+            return Diagnosis(rule.verdict, True, sentence, evidence, remedy, unjudged, found)
     if "collapsing" in unjudged:
         return Diagnosis("unknown", False, *_too_little(settings, lines), unjudged, found)
     done = found["progress"]
@@ -190,9 +206,9 @@ def _too_little(settings: Settings, lines: Sequence[Line]) -> tuple[str, list[st
     """What is said of a run whose lines tell too little: the verdict, the evidence, the remedy."""
     sentence = "unknown: nothing is seen to be wrong, but its metrics tell too little"
     gauged = sum(GAUGED in line for line in lines)
-    if gauged >= _FEWEST or not lines:
+    if gauged >= FEWEST or not lines:
         return sentence, [], ""
-    seen = [f"{gauged} of its lines have gauges, and it takes {_FEWEST}"]
+    seen = [f"{gauged} of its lines have gauges, and it takes {FEWEST}"]
     if not gauged:
         return sentence, seen, ""
     done = progress_of(settings, lines[-1]) >= 1
@@ -208,10 +224,17 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
     if lines:
         found["broken"] = float(lines[-1]["loss"] is None)
         found["progress"] = progress_of(settings, lines[-1])
-    lines = [line for line in lines if line["loss"] is not None]
-    gauged = [line for line in lines if GAUGED in line]
-    lines = gauged or lines
-    if len(lines) < _FEWEST:
+    every = [line for line in lines if line["loss"] is not None]
+    if len(every) < FEWEST:
+        return found
+    sizes, waits = series(every, "norm_A"), series(every, "data_wait")
+    if sizes and sizes[0]:
+        found["growth"] = max(sizes) / sizes[0]
+    if waits:
+        found["data_wait"] = statistics.median(waits[-_RECENT:])
+    gauged = [line for line in every if GAUGED in line]
+    lines = gauged or every
+    if len(lines) < FEWEST:
         return found
 
     def now(name: str) -> float | None:
@@ -228,11 +251,10 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
         values, latest = series(lines, name), now(name)
         return latest / max(values) if latest is not None and max(values) > 0 else None
 
-    sizes = series(lines, "norm_A")
     numbers = {
-        "growth": max(sizes) / sizes[0] if sizes and sizes[0] else None,
         "loss_kept": kept("fixed_loss" if gauged else "loss"),
         "spread_kept": kept("spread_target"),
+        "alike": now("cosine_target") if found["progress"] >= _UNDER_WAY else None,
         "apart": max(series(lines, "encoder_distance"), default=None),
         "rank_kept": of_best("rankme_target"),
         "noise_over_signal": now("noise_over_signal"),
@@ -240,7 +262,6 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
         "noise_kept": kept("noise_over_position") if settings.positions != "annealed" else None,
         "A_kept": kept("norm_A"),
         "gamma_growth": kept("norm_gamma"),
-        "data_wait": now("data_wait"),
         "movement": _movement(lines),
         "lag": of_best("encoder_distance") if found["progress"] >= 1 else None,
     }

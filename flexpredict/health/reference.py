@@ -26,7 +26,7 @@ SHOWN = (
 )  # fmt: skip
 _MOST_POINTS = 100
 # A run is compared with a known one that has the same of these.
-_ALIKE = ("objective", "model", "patch_size", "image_size", "positions")
+_ALIKE = ("objective", "model", "patch_size", "image_size", "positions", "form")
 _FAINT = 0.01  # less noise than this is as good as this
 _LEFT_OUT = {"step", "epoch", "seconds", "lr", "weight_decay", "ema", "images_per_second"}
 

@@ -48,21 +48,21 @@ def figure3(runs: Sequence[Run]) -> Drawn:
 
 def figure4(runs: Sequence[Run]) -> Drawn:
     sizes = {run.name: _sizes(run) for run in runs}
-    strengths: dict[torch.Size, set[float]] = {}
+    strengths: dict[tuple[str, torch.Size], set[float]] = {}
     for run in runs:
         strengths.setdefault(_shape(run), set()).add(run.noise_std)
     if max(map(len, strengths.values())) < 2:
         raise NotDrawn("Figure 4 needs at least two runs of one size that differ in noise_std")
     panels = {}
     for key, title in (("l1_A", "A"), ("l1_token", _token_name(runs))):
-        largest: dict[torch.Size, float] = {}
+        largest: dict[tuple[str, torch.Size], float] = {}
         for run in runs:
             largest[_shape(run)] = max(sizes[run.name][key], largest.get(_shape(run), 0.0))
         shares = {run.name: sizes[run.name][key] / largest[_shape(run)] for run in runs}
         panels[title] = series(runs, shares)
     caption = (
         "L1 norms of A and of the masked tokens' bias, each divided by the largest of the sweep, "
-        "of models of one size by itself. "
+        "of models of one objective and size by themselves. "
         "Weight decay acts on A at every noise_std: compare runs of equal schedules."
     )
     numbers = {"runs": sizes, "normalised": {key: _numbers(line) for key, line in panels.items()}}
@@ -71,8 +71,9 @@ def figure4(runs: Sequence[Run]) -> Drawn:
     return Drawn("Figure 4: noise and the size of A", caption, figure, numbers, table)
 
 
-def _shape(run: Run) -> torch.Size:
-    return run.predictor.predictor_embed.weight.shape
+def _shape(run: Run) -> tuple[str, torch.Size]:
+    """What A is and how large: those of other kinds have other norms."""
+    return run.settings.objective, run.predictor.predictor_embed.weight.shape
 
 
 def noise_matrix(run: Run) -> Tensor:

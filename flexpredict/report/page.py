@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -27,7 +28,7 @@ table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabu
         font-size: .9rem; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right;
          vertical-align: top; }
-th { min-width: 4.5rem; max-width: 18rem; overflow-wrap: anywhere; }
+th { min-width: 4.5rem; max-width: 18rem; overflow-wrap: break-word; }
 tbody th { font-weight: normal; }
 th:first-child, td:first-child { text-align: left; min-width: 8rem; }
 th:first-child { position: sticky; left: 0; background: #fff; }
@@ -78,24 +79,32 @@ def table(
 
     name: the element's id
     """
-    titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
+    titles = "".join(f'<th scope="col">{_breaking(title)}</th>' for title in head)
     body = []
     for title, cells in rows.items():
         kind = " class=differs" if title in marked else ""
         title = f"≠ {title}" if kind else title  # not by colour alone
         shown = "".join(f"<td>{cell}</td>" for cell in cells)
-        body.append(f'<tr{kind}><th scope="row">{escape(title)}</th>{shown}</tr>')
+        body.append(f'<tr{kind}><th scope="row">{_breaking(title)}</th>{shown}</tr>')
     return (
         f'<div class=wide><table id="{escape(name)}"><thead><tr>{titles}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
+def _breaking(text: str) -> str:
+    """Text that may go on in a new line between its words, and between theirs in names."""
+    return re.sub(r"([_/=-])", r"\1<wbr>", escape(text))
+
+
 def number(value: float | None, digits: str = ".4g") -> str:
-    """Rounded for the eye, exact in the page's source."""
+    """Rounded for the eye, exact in the page's source. Nearly 1 is not 1, of an EMA above all."""
     if value is None:
         return "–"
-    return f'<data value="{json.dumps(value)}">{value:{digits}}</data>'
+    text = f"{value:{digits}}"
+    if text == "1" and value != 1:
+        text = f"{value:.7g}"
+    return f'<data value="{json.dumps(value)}">{text}</data>'
 
 
 def vector(figure: Figure, caption: str, alt: str | None = None) -> str:

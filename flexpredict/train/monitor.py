@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
@@ -16,7 +17,7 @@ import torch
 
 from flexpredict.config import Settings
 from flexpredict.files import write_text
-from flexpredict.health.diagnosis import GAUGED, diagnose
+from flexpredict.health.diagnosis import FEWEST, GAUGED, diagnose
 from flexpredict.progress import Bars, say
 from flexpredict.run_folder import METRICS, read_metrics
 from flexpredict.train.track import Tracker
@@ -52,11 +53,13 @@ class Monitor:
         tracker: Tracker | None = None,
     ) -> None:
         _drop_lines_after(run, first)
-        self._gauged = [line for line in read_metrics(run) if GAUGED in line]
+        before = read_metrics(run)
+        self._gauged = [line for line in before if GAUGED in line]
+        self._newest = deque(before, FEWEST)  # gauged or not
         self._metrics = (run / METRICS).open("a", buffering=1, encoding="utf-8")
         self._run, self._name = run, (name := run.name)
         self._settings, self._tracker = settings, tracker
-        found = diagnose(settings, self._gauged)
+        found = diagnose(settings, self._known())
         self._warned, self._well = {found.verdict} if found.ailing else set[str](), 0
         self._bars = Bars({name: total})
         self._waiting: tuple[Mapping[str, Any], Future[dict[str, Any]]] | None = None
@@ -125,14 +128,20 @@ class Monitor:
             self._tracker.log(line)
         self._step = max(self._step, line["step"])
         self._bars.update(self._name, self._step, note_of(line))
+        self._newest.append(line)
         if GAUGED in line:
             self._gauged.append(line)
-            self._judge()
+        self._judge(gauged=GAUGED in line)
 
-    def _judge(self) -> None:
+    def _known(self) -> list[Mapping[str, Any]]:
+        """What verdicts need: all gauged lines, and of the others the newest."""
+        first = self._newest[0]["step"] if self._newest else 0
+        return [*(line for line in self._gauged if line["step"] < first), *self._newest]
+
+    def _judge(self, *, gauged: bool) -> None:
         """Says so, once, when the run has come to look unwell; again after it was well a while."""
-        found = diagnose(self._settings, self._gauged)
-        self._well = 0 if found.ailing else self._well + 1
+        found = diagnose(self._settings, self._known())
+        self._well = 0 if found.ailing else self._well + gauged
         if self._well >= _A_WHILE:
             self._warned.clear()
         if found.ailing and found.verdict not in self._warned:

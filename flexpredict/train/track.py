@@ -76,9 +76,9 @@ class Wandb:
             )
         except wandb.errors.Error as error:
             sentence = str(error).partition("\n")[0].rstrip(".")
+            login = "" if "wandb login" in sentence else "log in with `wandb login`, or "
             raise ValueError(
-                f"--track wandb cannot start: {sentence}; log in with `wandb login`, or set "
-                f"WANDB_MODE=offline"
+                f"--track wandb cannot start: {sentence}; {login}set WANDB_MODE=offline"
             ) from None
 
     def log(self, metrics: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ def _lines(count: int = 10, **ends: float | None) -> list[dict[str, Any]]:
         "loss": (0.45, 0.2), "fixed_loss": (0.45, 0.2), "norm_A": (1.3, 1.7),
         "norm_gamma": (8, 8.1), "rankme_target": (7.0, 6.0), "spread_target": (0.5, 0.6),
         "noise_over_signal": (0.3, 0.1), "noise_over_position": (0.06, 0.07),
-        "data_wait": (0.1, 0.1), "encoder_distance": (0.1, 0.02),
+        "data_wait": (0.1, 0.1), "encoder_distance": (0.1, 0.02), "cosine_target": (0.96, 0.6),
     }  # fmt: skip
     lines = []
     for place in range(count):
@@ -61,11 +61,12 @@ def test_healthy__at_the_end_and_on_the_way() -> None:
         ("collapsing", {"rankme_target": 2.0}),
         ("drowned", {"noise_over_signal": 5.0}),
         ("escaping", {"noise_over_position": 0.01, "norm_A": 0.2, "norm_gamma": 12}),
-        ("degenerate", {"noise_over_position": 0.01, "norm_A": 0.2, "norm_gamma": 7}),
+        ("degenerate", {"noise_over_position": 0.01, "norm_A": 0.2, "norm_gamma": 8.4}),
         ("degenerate", {"noise_over_position": 0.01}),
         ("starved", {"data_wait": 0.95}),
         ("stalled", {"rankme_target": 7.0, "spread_target": 0.5}),
         ("under-trained", {"encoder_distance": 0.1}),
+        ("collapsed", {"cosine_target": 0.99}),
     ],
 )
 def test_ailments__are_told_with_evidence_and_remedy(verdict: str, ends: dict[str, float]) -> None:
@@ -76,6 +77,34 @@ def test_ailments__are_told_with_evidence_and_remedy(verdict: str, ends: dict[st
     assert found.evidence
     assert all("(limit " in words for words in found.evidence)
     assert found.remedy.endswith(".")
+
+
+def test_collapsed__alike_from_the_beginning_only_once_it_is_under_way() -> None:
+    lines = _lines(20, cosine_target=0.99)
+    assert "as they did from the beginning" in diagnose(SETTINGS, lines).sentence
+    assert diagnose(SETTINGS, lines[:6]).verdict == "healthy"
+
+
+def test_collapsed__of_mae_is_no_matter_of_an_average() -> None:
+    mae = settings_from({"objective": "mae", "positions": "sincos", "steps": STEPS})
+    lines = _lines(fixed_loss=0.003, encoder_distance=None)
+    assert diagnose(SETTINGS, lines).remedy.startswith("Raise ema")
+    assert (found := diagnose(mae, lines)).verdict == "collapsed"
+    assert "ema" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("verdict", "wrong"), [("starved", {"data_wait": 0.95}), ("exploding", {"norm_A": 99.0})]
+)
+def test_lines_without_gauges__tell_what_they_can(verdict: str, wrong: dict[str, float]) -> None:
+    """Gauges are rare; what is on every line need not wait for five of them."""
+    first, *others = _lines()
+    plain = [{name: line[name] for name in ("step", "epoch", "loss")} for line in others]
+    well = [line | {"data_wait": 0.1, "norm_A": 1.3} for line in plain]
+    assert diagnose(SETTINGS, [first, *well]).verdict == "unknown"
+    found = diagnose(SETTINGS, [first, *(line | wrong for line in well)])
+    assert found.verdict == verdict
+    assert diagnose(SETTINGS, [first, *(line | wrong for line in well[:3])]).verdict == "unknown"
 
 
 def test_collapsing__one_encoder_in_place_of_two() -> None:
@@ -171,7 +200,7 @@ def test_docs__have_the_thresholds_of_the_package() -> None:
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     said = {row[1].strip(" `"): row[2].strip() for row in rows}
     for name, value in thresholds().items():
-        if name not in ("broken", "gamma_growth", "apart"):  # these ask yes or no
+        if name not in ("broken", "apart"):  # these ask yes or no
             assert said[name] == f"{value:g}"
 
 

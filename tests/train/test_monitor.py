@@ -107,6 +107,19 @@ def test_lines__what_fails_on_the_way_does_not_hide_what_went_wrong(tmp_path: Pa
         failing(None)
 
 
+def test_warning__of_what_every_line_tells_waits_for_no_gauges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = {"epoch": 0.0, "loss": 0.3, "images_per_second": 1.0, "data_wait": 0.97}
+    with Monitor(tmp_path, settings_from({"steps": 100}), first=0, total=100) as monitor:
+        for step in range(1, 5):
+            monitor.log({"step": step, **plain})
+        assert "warning:" not in capsys.readouterr().err
+        for step in range(5, 9):
+            monitor.log({"step": step, **plain})
+    assert capsys.readouterr().err.count("warning: starved: training waits for images.") == 1
+
+
 def test_plain_lines__few_seconds_few_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Runs as points of a sweep over noise_std: what Figures 3 and 4 are drawn from."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from flexpredict.report.runs import Run, differing
 
 _NAMES = {"stop": "learned covariance", "fixed": "fixed covariance", "learned": "learned positions"}
 _OF_A_SWEEP = {"positions", "noise_std", "seed"}
+_FEW = 2  # settings that fit into a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +35,25 @@ class Point:
 def series(runs: Sequence[Run], values: Mapping[str, float]) -> dict[str, list[Point]]:
     """Points of each kind of noise, by rising noise_std; runs without noise belong to all kinds.
 
-    Runs that differ in another setting than those of a sweep are series of their own.
+    Runs that differ in another setting than those of a sweep are series of their own, which say its
+    value; where there are many such settings, only what most runs do not have.
     """
     others = [
         name for name in differing(runs) if name not in _OF_A_SWEEP and name not in WITHOUT_EFFECT
     ]
+    usual = {
+        name: Counter(str(getattr(run.settings, name)) for run in runs).most_common(1)[0][0]
+        for name in (others if len(others) > _FEW else ())
+    }
     found: dict[tuple[str, ...], dict[str, dict[float, dict[str, float]]]] = {}
     for run in runs:
         if run.name in values:
             values_of = {name: getattr(run.settings, name) for name in others}
-            group = tuple(f"{name}={x}" for name, x in values_of.items() if x is not None)
+            group = tuple(
+                f"{name}={x}"
+                for name, x in values_of.items()
+                if x is not None and str(x) != usual.get(name)
+            )
             kinds = found.setdefault(group, {})
             points = kinds.setdefault(_kind(run), {})
             points.setdefault(run.noise_std, {})[run.name] = values[run.name]

@@ -6,14 +6,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 from numpy.typing import NDArray
 
-from flexpredict.report.figures.style import COLOURS, REFERENCE, legend_name, line_style, styled
+from flexpredict.report.figures.style import (
+    COLOURS,
+    REFERENCE,
+    legend_name,
+    line_style,
+    plain_logarithm,
+    styled,
+)
 
 Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 _NARROW = 3.4  # inches
 _PARTS = 60  # of a curve, over which means are taken
+_FAR = 100  # times as large as all others: a run that would press them onto the axis
 
 
 class Band(NamedTuple):
@@ -80,7 +88,9 @@ def _draw(
     styles: Mapping[str, Mapping[str, Any]],
     band: Band | None,
 ) -> None:
+    sizes = []  # of what is drawn
     if band is not None:
+        sizes.append(max(map(abs, band.high)))
         panel.fill_between(band.steps, band.low, band.high, color=REFERENCE, alpha=0.18, lw=0)
         panel.plot(band.steps, band.mid, color=REFERENCE, linewidth=0.8)
     for place, (name, lines) in enumerate(runs.items()):
@@ -91,8 +101,16 @@ def _draw(
         if smooth and (width := mean_width(len(values))) > 1:
             panel.plot(steps, values, color=style["color"], alpha=0.25, linewidth=0.6)
             steps, values = _running_mean(steps, width), _running_mean(values, width)
+        if len(values):
+            sizes.append(float(np.abs(values).max()))
         marker = "." if len(values) < 12 else None
         panel.plot(steps, values, label=legend_name(name), marker=marker, **style)
+    if len(sizes) > 1 and max(sizes) > _FAR * min(sizes) > 0:
+        panel.set_yscale("symlog", linthresh=min(sizes))
+        every = SymmetricalLogLocator(base=10, linthresh=min(sizes))
+        every.set_params(numticks=5)
+        panel.yaxis.set_major_locator(every)
+        plain_logarithm(panel.yaxis)
     panel.set_title(title)
     panel.set_xlabel("step")
     panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -15,7 +15,7 @@ from flexpredict.model.masking import Grid
 from flexpredict.report.figures.style import PAGE, bare, name_row, short, styled
 
 Picture = NDArray[np.uint8]  # (H, W, c)
-_MARK = "#D55E00"
+_MARK, _NOTHING = "#D55E00", "#d9d9d9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,20 @@ def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
             _seen(row[first], one)
             for panel, title in zip(row[first + 1 :], titles, strict=False):
                 low, high = limits[title, one.seen.shape]
-                panel.imshow(
-                    one.maps[title].reshape(one.seen.shape), cmap="viridis", vmin=low, vmax=high
+                values = np.array(one.maps[title], dtype=float)
+                values[one.place] = np.nan  # it is not compared with itself
+                panel.set_facecolor(_NOTHING)
+                drawn = panel.imshow(
+                    values.reshape(one.seen.shape), cmap="viridis", vmin=low, vmax=high
                 )
                 _mark(panel, one.place, one.seen.shape)
         name_row(row[0], short(name))
     for place, panel in enumerate(panels[0]):
         panel.set_title(["context", *titles][place % (1 + len(titles))], fontsize=6)
     bare(panels.ravel())
+    bar = figure.colorbar(drawn, ax=panels.ravel().tolist(), fraction=0.015, aspect=25)
+    bar.set_ticks(drawn.get_clim(), labels=["least", "most"])
+    bar.set_label("like the prediction")
     return figure
 
 

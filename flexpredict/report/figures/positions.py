@@ -35,7 +35,12 @@ def similarities(
     """Figure 5: a row for each run; for each query ψ, ψ + A n, and the mean over draws."""
     blocks = len(next(iter(found.values())))
     figure = Figure(figsize=(PAGE, 0.4 + 0.8 * len(found)))
-    panels = figure.subplots(len(found), 3 * blocks, squeeze=False)
+    # A narrow column between two queries.
+    widths = ([1, 1, 1, 0.12] * blocks)[:-1]
+    every = figure.subplots(len(found), len(widths), squeeze=False, width_ratios=widths)
+    for gap in every[:, 3::4].ravel():
+        gap.set_visible(False)
+    panels = np.delete(every, range(3, len(widths), 4), axis=1)
     low = min(float(m.min()) for row in found.values() for one in row for m in _maps(one))
     for row, (name, several) in zip(panels, found.items(), strict=True):
         for block, one in enumerate(several):
@@ -45,7 +50,8 @@ def similarities(
                     values.reshape(grids[name]), cmap="viridis", vmin=low, vmax=1.0
                 )
                 down, across = divmod(query, grids[name][1])
-                panel.plot(across, down, "o", markersize=4, mfc="none", mec="white", mew=1)
+                for colour, width in (("black", 2), ("white", 1)):  # seen on dark and on bright
+                    panel.plot(across, down, "o", ms=4, mfc="none", mec=colour, mew=width)
         name_row(row[0], f"{short(name)}\n{notes[name]}")
     for place, panel in enumerate(panels[0]):
         panel.set_title(("deterministic", "one draw", f"mean of {draws}")[place % 3])
@@ -70,10 +76,10 @@ def spectra(
         label = "untrained" if place == 0 else None
         panel.plot(_ranks(values), values, color=REFERENCE, linewidth=0.8, label=label)
     for name, values in trained.items():
-        panel.plot(_ranks(values), values, label=legend_name(name), **styles[name])
+        panel.plot(_ranks(values), values, label=legend_name(short(name)), **styles[name])
     panel.set(yscale="log", xlabel="rank", ylabel="eigenvalue of A Aᵀ")
-    largest = max(float(values.max()) for values in trained.values())
-    panel.set_ylim(bottom=_LOWEST * largest)
+    faintest = min(float(values.max()) for values in trained.values())
+    panel.set_ylim(bottom=_LOWEST * faintest)
     plain_logarithm(panel.yaxis)
     panel.grid()
     _legend_beside(figure)
@@ -93,15 +99,16 @@ def frequencies(growth: Mapping[str, Tensor], styles: Styles) -> Figure:
         for name, ratio in growth.items():
             # Frequencies are 10000^(−k / (P/4)); one turn of a sine takes 2π over that patches.
             wavelength = 2 * np.pi * 10_000 ** (np.arange(ratio.shape[1]) / ratio.shape[1])
-            label = legend_name(name) if axis == 0 else None
+            label = legend_name(short(name)) if axis == 0 else None
             panel.plot(wavelength, ratio[axis], label=label, **styles[name])
         panel.axhline(1, color=REFERENCE, linewidth=0.8)
         panel.set(
             xscale="log",
+            yscale="log",
             xlabel="wavelength, patches",
             title=("column (x)", "row (y)")[axis],
         )
-        plain_logarithm(panel.xaxis)
+        plain_logarithm(panel.xaxis, panel.yaxis)
         panel.grid()
     panels[0].set_ylabel("noise variance,\ntrained ÷ untrained")
     _legend_beside(figure)

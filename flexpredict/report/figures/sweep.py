@@ -1,5 +1,6 @@
 """Figures 3 and 4 of the paper: what follows from how much noise there is."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -22,10 +23,12 @@ def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> F
     figure = Figure(figsize=(wide, (2.5 if columns < 3 else 2.1) * rows))
     drawn = figure.subplots(rows, columns, squeeze=False).ravel()
     names = list(dict.fromkeys(name for series in panels.values() for name in series))
+    most = int((wide - _MARK) / _LETTER)  # letters of a row
+    labels = {name: textwrap.fill(legend_name(name), most) for name in names}
     shared = any(len(series) == len(names) for series in panels.values())
     for place, (panel, (title, series)) in enumerate(zip(drawn, panels.items(), strict=False)):
         for name, points in series.items():
-            _draw(panel, name, points, names.index(name))  # one look in all panels
+            _draw(panel, labels[name], points, names.index(name))  # one look in all panels
         panel.set(title=title, xlabel=along, ylabel=unit if place % columns == 0 else "")
         _spread(panel, [point.at for points in series.values() for point in points])
         panel.grid()
@@ -37,9 +40,12 @@ def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> F
         full = max(
             drawn[: len(panels)], key=lambda panel: len(panel.get_legend_handles_labels()[1])
         )
-        each = _LETTER * max(map(len, names)) + _MARK
+        each = _LETTER * max(map(len, labels.values())) + _MARK
         abreast = max(1, min(len(names), int(wide / each)))
-        figure.set_figheight(figure.get_figheight() + _LINE * (-(-len(names) // abreast) - 1))
+        lines = -(-len(names) // abreast)
+        if abreast == 1:
+            lines = sum(label.count("\n") + 1 for label in labels.values())
+        figure.set_figheight(figure.get_figheight() + _LINE * (lines - 1))
         figure.legend(*full.get_legend_handles_labels(), loc="outside upper center", ncols=abreast)
     return figure
 
@@ -56,7 +62,7 @@ def _spread(panel: Axes, values: Sequence[float]) -> None:
         panel.xaxis.set_minor_locator(NullLocator())
 
 
-def _draw(panel: Axes, name: str, points: Sequence[Point], place: int) -> None:
+def _draw(panel: Axes, label: str, points: Sequence[Point], place: int) -> None:
     style = line_style(place)
     if len(points) == 1:  # what the others are to be seen against
         panel.axhline(points[0].mean, linewidth=0.8, color=style["color"], linestyle=":")
@@ -65,7 +71,7 @@ def _draw(panel: Axes, name: str, points: Sequence[Point], place: int) -> None:
         [point.mean for point in points],
         yerr=[point.std or 0 for point in points],
         capsize=2,
-        label=legend_name(name),
+        label=label,
         marker="os^Dv"[place % 5],
         markersize=3.5,
         **style,
