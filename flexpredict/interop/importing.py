@@ -196,9 +196,10 @@ def _take_predictor(
         raise ValueError(f"{foreign.path}: its predictor has no predictor_embed.weight")
     depth = len({name.split(".")[1] for name in found if name.startswith("predictor_blocks.")})
     usual, dim = SHAPES[shape.model], found["predictor_embed.weight"].shape[0]
-    recipe = f"paper/{method}-vit-{shape.model[4]}{shape.patch_size}"
-    if recipe not in recipe_names():
-        recipe = f"paper/{method}-vit-b16"
+    of_model = f"paper/{method}-vit-{shape.model[4]}"
+    alike = [name for name in recipe_names() if name.startswith(of_model)]  # of other patches
+    exact = f"{of_model}{shape.patch_size}"
+    recipe = exact if exact in alike else next(iter(alike), f"paper/{method}-vit-b16")
     settings = settings_from(
         {
             "model": shape.model,

@@ -1,6 +1,7 @@
 """Figures that need nothing but runs: Figures 3, 4 and 5 of the paper, A, masks."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -91,8 +92,6 @@ def noise_matrix(run: Run) -> Tensor:
 def _sizes(run: Run) -> dict[str, float]:
     predictor = run.predictor
     A, token = positions.projection(predictor), _token(run, predictor)
-    noise = noise_matrix(run)
-    psi = predictor.predictor_pos_embed
     found = {
         "l1_A": A.abs().sum(),
         "l1_per_element_A": A.abs().mean(),
@@ -100,9 +99,10 @@ def _sizes(run: Run) -> dict[str, float]:
         "l1_token": token.abs().sum(),
         "l1_per_element_token": token.abs().mean(),
         "norm_token": token.norm(),
-        # rms(A n) / rms(ψ): see docs/fidelity.md on features of fixed norm
-        "noise_to_position": noise.norm() / len(noise) ** 0.5 / psi.square().mean().sqrt(),
     }
+    with suppress(NotDrawn):  # rms(A n) / rms(ψ): see docs/fidelity.md on features of fixed norm
+        noise, psi = noise_matrix(run), predictor.predictor_pos_embed
+        found["noise_to_position"] = noise.norm() / len(noise) ** 0.5 / psi.square().mean().sqrt()
     sizes = {name: float(value) for name, value in found.items()}
     return {"noise_std": run.noise_std, **sizes, "norm_gamma": run.norm_gamma}
 

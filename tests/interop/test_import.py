@@ -64,6 +64,7 @@ def test_import__published_shapes(name: str, tmp_path: Path) -> None:
     named = {768: "vit_base", 1024: "vit_large", 1280: "vit_huge", 1408: "vit_giant"}
     assert found.settings.model == named[one.dim]
     assert found.settings.predictor_dim is None
+    assert found.settings.epochs == (300 if one.dim == 1280 else 600)  # of H, whatever its patches
     (tmp_path / "x.pth.tar").unlink()  # gigabytes
 
 

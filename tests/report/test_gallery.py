@@ -214,9 +214,15 @@ def test_untrained__a_matrix_of_the_noises_own_is_another(images: Path, tmp_path
 def test_figure4__models_of_unlike_size_are_not_measured_by_each_other(
     images: Path, tmp_path: Path
 ) -> None:
-    for name, more in {"a": {}, "b": {"noise_std": 1.0}, "wide": {"predictor_dim": 64}}.items():
+    changes: dict[str, dict[str, Any]] = {
+        "a": {}, "b": {"noise_std": 1.0}, "wide": {"predictor_dim": 64},
+        "asked": {"positions": "conditioned"},  # whose noise is not that of one matrix
+    }  # fmt: skip
+    for name, more in changes.items():
         fp.pretrain(images, tmp_path / name, **SMALL | more)
-    found = of_runs.figure4(read_runs([tmp_path / name for name in ("a", "b", "wide")]))
+    found = of_runs.figure4(read_runs([tmp_path / name for name in changes]))
+    assert "noise_to_position" in found.numbers["runs"]["a"]
+    assert "noise_to_position" not in found.numbers["runs"]["asked"]
     shares = [
         value
         for points in found.numbers["normalised"]["A"].values()
@@ -266,6 +272,10 @@ def test_series__kinds_of_noise_share_what_has_none() -> None:
     other = series([*sweep, _run("wide", noise_std=0.1, model="vit_tiny")], values | {"wide": 9.0})
     assert [p.mean for p in other["learned covariance, model=vit_tiny"]] == [9]
     assert [p.mean for p in other["learned covariance, model=vit_small"]] == [2, 4, 5]
+    odd = {"lr": 1.0, "ema": 0.5, "betas": (0.5, 0.5)}
+    many = series([*sweep, _run("odd", noise_std=0.1, **odd)], values | {"odd": 9.0})
+    assert [p.mean for p in many["learned covariance"]] == [2, 4, 5]  # the usual is not said
+    assert "learned covariance, lr=1.0, betas=(0.5, 0.5), ema=0.5" in many
 
 
 def test_wrong_input__one_sentence_exit_2_nothing_lost(

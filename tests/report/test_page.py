@@ -16,6 +16,7 @@ from flexpredict.report.demo_page import write_demo_page
 from flexpredict.report.figures.curves import Band, curve, curves
 from flexpredict.report.figures.masks import mask_coverage, mask_examples
 from flexpredict.report.figures.style import line_style, to_png
+from flexpredict.report.page import number, table
 from flexpredict.report.runs import read_run
 
 ROWS = {"majority": {"count": 13.12, "dist": 20.0}, "stop": {"count": 25.46, "dist": 44.44}}
@@ -95,3 +96,29 @@ def test_curves__means_lie_where_their_values_do() -> None:
     assert len(logged) == 600
     assert len(strong) == 591
     np.testing.assert_allclose(strong[:, 0], strong[:, 1])  # of a straight line: the line itself
+
+
+def test_number__nearly_one_is_not_one() -> None:
+    assert number(0.99995) == '<data value="0.99995">0.99995</data>'
+    assert number(1.0) == '<data value="1.0">1</data>'
+    assert number(0.123456) == '<data value="0.123456">0.1235</data>'
+
+
+def test_table__names_break_between_their_words_alone() -> None:
+    shown = table(["", "a_b"], {"gradient_norm": ["1"], "<i>": ["2"]}, name="t")
+    assert "gradient_<wbr>norm" in shown
+    assert "&lt;i&gt;" in shown
+
+
+@pytest.mark.parametrize("far", [1e6, 2.0])
+def test_curve__one_that_runs_away_hides_no_other(far: float) -> None:
+    lines = {
+        "well": [{"step": step, "x": 1.0} for step in (1, 2, 3)],
+        "off": [{"step": 1, "x": 1.0}, {"step": 3, "x": far}],
+    }
+    band = Band([1, 3], [0.5, 0.5], [1, 1], [1.5, 1.5])
+    panel = curve(lines, "x", styles={}, band=band).axes[0]
+    assert panel.get_yscale() == ("symlog" if far > 100 else "linear")
+    low, high = (float(panel.transAxes.inverted().transform(
+        panel.transData.transform((1, at)))[1]) for at in (0.5, 1.5))  # fmt: skip
+    assert high - low > 0.05  # of the panel's height is the band's
