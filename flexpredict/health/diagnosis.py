@@ -19,7 +19,6 @@ from flexpredict.config import Settings
 GAUGED = "rankme_target"  # a line that has it has all gauges
 FEWEST = 5  # lines on which a verdict is given, gauged ones for what only these tell
 _RECENT = 3  # lines whose median is what a gauge says now
-_UNDER_WAY = 0.3  # of a run: before, untrained encoders may give images much the same features
 
 Line = Mapping[str, Any]
 Measures = dict[str, float]
@@ -84,6 +83,12 @@ RULES = (
         _OF_MAE,
     ),
     Rule(
+        "drowned",
+        (_above("noise_over_signal", "the noise is {value} times the signal A s"),),
+        "the noise is louder than what the context says",
+        "Lower noise_std.",
+    ),
+    Rule(
         "collapsing",
         (_below("apart", "the distance between the encoders has always been {value}"),),
         "the target encoder is the context encoder itself: nothing holds the targets still",
@@ -97,16 +102,9 @@ RULES = (
         _OF_MAE,
     ),
     Rule(
-        "drowned",
-        (_above("noise_over_signal", "the noise is {value} times the signal A s"),),
-        "the noise is louder than what the context says",
-        "Lower noise_std.",
-    ),
-    Rule(
         "escaping",
         (
             _NOISE_LOST,
-            _below("A_kept", "A is at {value} of its start"),
             _above("gamma_growth", "the encoder's last scale is at {value} of its start"),
         ),
         "the encoder's last scale grows as A shrinks: the context survives and the noise does not",
@@ -136,14 +134,6 @@ RULES = (
         "the run ended before the target encoder had caught up",
         "Train for more steps (--resume with a larger steps or epochs goes on), or lower ema; "
         "raise lr if it is far too low.",
-    ),
-    # Last: an encoder that has learnt nothing yet may give images much the same features, too.
-    Rule(
-        "collapsed",
-        (_above("alike", "the mean cosine between the features of two images is {value}"),),
-        "all images get almost the same features, as they did from the beginning",
-        _COLLAPSE,
-        _OF_MAE,
     ),
 )
 
@@ -254,14 +244,13 @@ def measure(settings: Settings, lines: Sequence[Line]) -> Measures:
     numbers = {
         "loss_kept": kept("fixed_loss" if gauged else "loss"),
         "spread_kept": kept("spread_target"),
-        "alike": now("cosine_target") if found["progress"] >= _UNDER_WAY else None,
         "apart": max(series(lines, "encoder_distance"), default=None),
         "rank_kept": of_best("rankme_target"),
         "noise_over_signal": now("noise_over_signal"),
         # Noise that is meant to end is not lost.
         "noise_kept": kept("noise_over_position") if settings.positions != "annealed" else None,
-        "A_kept": kept("norm_A"),
-        "gamma_growth": kept("norm_gamma"),
+        # Of noise with a matrix of its own, γ makes up for nothing.
+        "gamma_growth": kept("norm_gamma") if settings.tied else None,
         "movement": _movement(lines),
         "lag": of_best("encoder_distance") if found["progress"] >= 1 else None,
     }
@@ -327,6 +316,8 @@ def _unjudged(settings: Settings, found: Measures) -> list[str]:
         spared |= {"drowned", "escaping", "degenerate"}
     if settings.positions == "annealed":
         spared |= {"escaping", "degenerate"}
+    if not settings.tied:
+        spared.add("escaping")
     if found.get("progress", 0.0) < 1:
         spared.add("under-trained")
     seen = {r.verdict for r in RULES if all(c.measure in found for c in r.conditions)}

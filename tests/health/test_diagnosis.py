@@ -26,7 +26,7 @@ def _lines(count: int = 10, **ends: float | None) -> list[dict[str, Any]]:
         "loss": (0.45, 0.2), "fixed_loss": (0.45, 0.2), "norm_A": (1.3, 1.7),
         "norm_gamma": (8, 8.1), "rankme_target": (7.0, 6.0), "spread_target": (0.5, 0.6),
         "noise_over_signal": (0.3, 0.1), "noise_over_position": (0.06, 0.07),
-        "data_wait": (0.1, 0.1), "encoder_distance": (0.1, 0.02), "cosine_target": (0.96, 0.6),
+        "data_wait": (0.1, 0.1), "encoder_distance": (0.1, 0.02),
     }  # fmt: skip
     lines = []
     for place in range(count):
@@ -66,7 +66,6 @@ def test_healthy__at_the_end_and_on_the_way() -> None:
         ("starved", {"data_wait": 0.95}),
         ("stalled", {"rankme_target": 7.0, "spread_target": 0.5}),
         ("under-trained", {"encoder_distance": 0.1}),
-        ("collapsed", {"cosine_target": 0.99}),
     ],
 )
 def test_ailments__are_told_with_evidence_and_remedy(verdict: str, ends: dict[str, float]) -> None:
@@ -77,12 +76,6 @@ def test_ailments__are_told_with_evidence_and_remedy(verdict: str, ends: dict[st
     assert found.evidence
     assert all("(limit " in words for words in found.evidence)
     assert found.remedy.endswith(".")
-
-
-def test_collapsed__alike_from_the_beginning_only_once_it_is_under_way() -> None:
-    lines = _lines(20, cosine_target=0.99)
-    assert "as they did from the beginning" in diagnose(SETTINGS, lines).sentence
-    assert diagnose(SETTINGS, lines[:6]).verdict == "healthy"
 
 
 def test_collapsed__of_mae_is_no_matter_of_an_average() -> None:
@@ -105,6 +98,13 @@ def test_lines_without_gauges__tell_what_they_can(verdict: str, wrong: dict[str,
     found = diagnose(SETTINGS, [first, *(line | wrong for line in well)])
     assert found.verdict == verdict
     assert diagnose(SETTINGS, [first, *(line | wrong for line in well[:3])]).verdict == "unknown"
+
+
+def test_escaping__is_of_a_tied_matrix_alone() -> None:
+    lines = _lines(noise_over_position=0.01, norm_gamma=12)
+    assert diagnose(SETTINGS, lines).verdict == "escaping"
+    found = diagnose(settings_from({"steps": STEPS, "tied": False}), lines)
+    assert (found.verdict, found.unjudged) == ("degenerate", [])
 
 
 def test_collapsing__one_encoder_in_place_of_two() -> None:
