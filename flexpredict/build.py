@@ -196,7 +196,7 @@ def _load_first(module: nn.Module, weights: dict[str, Tensor], grid: Grid, origi
     """grid: of the run that the weights are from."""
     mine = module.state_dict()
     same = isinstance(module, Encoder | Predictor) and module.grid == grid
-    advice = "choose the same model and patch_size"
+    advice = "choose the same model, patch_size and in_channels"
     if isinstance(module, Predictor):
         advice = "choose the same predictor, or a new one by init_predictor=false"
     for name, value in weights.items():

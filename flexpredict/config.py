@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from flexpredict.written import parse_yaml, read_text
 
@@ -22,6 +30,15 @@ Positive = Annotated[int, Field(gt=0)]
 Range = tuple[float, float]
 # photos/ is photos
 Place = Annotated[str, AfterValidator(lambda place: re.sub(r"(?<=[^/:])/+$", "", place))]
+
+
+def _sides(size: Any) -> Any:
+    """48x96 is a height and a width, as [48, 96] is."""
+    said = re.fullmatch(r"(\d+)x(\d+)", size) if isinstance(size, str) else None
+    return said.groups() if said else size
+
+
+ImageSize = Annotated[Positive | tuple[Positive, Positive], BeforeValidator(_sides)]
 _SEEDS = 2**63  # what a 64-bit word holds
 
 
@@ -58,7 +75,7 @@ class Settings(BaseModel):
     # What is learnt: these change results.
     model: str = "vit_small"
     patch_size: Positive = 16
-    image_size: Positive | tuple[Positive, Positive] = 224
+    image_size: ImageSize = 224
     in_channels: Positive = 3
     mean: tuple[float, ...] | None = None  # None: ImageNet's for 3 channels
     std: tuple[float, ...] | None = None

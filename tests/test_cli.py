@@ -11,9 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import Command
 
+import flexpredict as fp
 from flexpredict import cli
+from flexpredict.config import settings_from
 from flexpredict.notice import Notice
 from flexpredict.version import VERSION
 
@@ -147,7 +150,7 @@ def test_wrong_input__one_sentence_exit_2_nothing_written(
         "fill a batch of 500": [*train, "--set=batch_size=500"],
         "is not known": [*train, "--model", "resnet"],
         "there is no recipe": [*train, "--recipe", "best"],
-        "a grid of at least 4x4, not 2x2": [*train, "--set=patch_size=16"],
+        "a grid of at least 4x4 patches, not 2x2": [*train, "--set=patch_size=16"],
         "is not empty and holds no run": ["pretrain", str(photos), "--out", str(full), *FAST],
         "cannot be written": ["pretrain", str(photos), "--out", "/proc/run", *FAST],
         "there is no device 'gpu'": [*train, "--device", "gpu"],
@@ -229,3 +232,31 @@ def test_module__runs_as_a_process(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried …"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    ],
+)
+def test_memory__that_runs_out_gets_what_helps(
+    error: Exception, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(fp, "pretrain", fails)
+    code, _, err = command("pretrain", "scenes")
+    assert code == 1
+    assert err.startswith("flexpredict: memory ran out: lower batch_size, or go on")
+    assert err.count("\n") == 1
+
+
+def test_image_size__as_one_says_it() -> None:
+    said = [settings_from({"image_size": size}).image_size for size in ("48x96", [48, 96], 64)]
+    assert said == [(48, 96), (48, 96), 64]
+    with pytest.raises(ValueError, match="image_size"):
+        settings_from({"image_size": "48by96"})

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from flexpredict import build
 from flexpredict.config import Settings, read_recipe, read_settings, settings_from
+from flexpredict.data.doubts import doubts
 from flexpredict.data.inspect import inspect
 from flexpredict.data.sources import Source, open_source
 from flexpredict.data.sources.subset import SubsetSource
@@ -18,7 +19,7 @@ from flexpredict.evaluate.tasks import parts_of
 from flexpredict.health.diagnosis import Diagnosis, diagnose, steps_of
 from flexpredict.health.reference import Reading, readings, reference_of
 from flexpredict.model.vit import Encoder
-from flexpredict.progress import Tally
+from flexpredict.progress import Tally, say
 from flexpredict.run_folder import CONFIG, read_metrics
 from flexpredict.train import loop
 from flexpredict.train.loop import Result
@@ -71,6 +72,9 @@ def pretrain(
         size, progress = max(build.image_size(chosen)), Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)  # scenes are square
         chosen = _with_statistics(chosen, source)
+        for sentence in doubts(source, chosen.in_channels, build.image_size(chosen)):
+            if ranks.is_main:
+                say(f"warning: {sentence}")
         probe = ranks.by_main(lambda: _online_probe(chosen, progress))
         return loop.train(
             chosen, source, Path(out), ranks, resume=resume, probe=probe, track=tracker

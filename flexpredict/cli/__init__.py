@@ -53,6 +53,11 @@ PANELS = {
     "Weights in and out": ["import", "export", "push", "pull"],
 }  # fmt: skip
 
+_OUT_OF_MEMORY = (
+    "memory ran out: lower batch_size, or go on from the last checkpoint with --resume and "
+    "--set accumulate=2 (4, 8, …) or --set grad_checkpointing=true; flexpredict bench --fit says "
+    "how many images fit at once"
+)
 _plainly = warnings.showwarning
 _Usage: Any = typer.BadParameter.__base__  # of all that is wrong with words on a command line
 _CTRL_C = 130  # as shells have it
@@ -113,11 +118,18 @@ def main() -> None:
             _fail(error.strerror or str(error), 1)
         what = f"{error.filename} cannot be read or written: {error.strerror}"
         _fail(what, 2 if isinstance(error, _OF_PATHS) or error.errno == errno.EROFS else 1)
-    except (FloatingPointError, RuntimeError) as error:
-        _fail(str(error), 1)
+    except (FloatingPointError, RuntimeError, MemoryError) as error:
+        _fail(_OUT_OF_MEMORY if _is_of_memory(error) else str(error), 1)
     if code == _CTRL_C:
         _fail("stopped before it was done", _CTRL_C)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """A GPU's is a class of its own, a CPU's is a RuntimeError like any other."""
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    )
 
 
 def _show(

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flexpredict.cli.shared import Json, app, check_new_file, print_json
+from flexpredict.data.doubts import doubts
 from flexpredict.data.inspect import Inspection, contact_sheet, inspect, write_sheet
 from flexpredict.data.shard import PER_SHARD, shard
 from flexpredict.data.sources import Source, open_source
@@ -62,6 +63,8 @@ def inspect_command(
         print_json({"source": spec} | asdict(found) | {"sheet": sheet and str(sheet)})
         return
     _print_inspection(spec, found)
+    for sentence in doubts(source, channels, (1, 1)):
+        print(f"warning: {sentence}")
     if sheet is not None:
         print(f"Contact sheet: {sheet}")
 

@@ -62,7 +62,10 @@ def _weights(run: Path, which: Which, finished: Which) -> dict[str, Any]:
     newest = checkpoint.newest(run)
     if newest is None:
         if (run / WEIGHTS).is_file():
-            raise ValueError(f"{run} holds one encoder, the {finished} encoder: ask for that")
+            raise ValueError(
+                f"{run} holds one encoder, the {finished} encoder: ask for that, with --encoder "
+                f"{finished}"
+            )
         raise ValueError(f"{run} has no checkpoint yet: nothing to load the {which} encoder from")
     weights = checkpoint.read_weights(newest / checkpoint.MODEL)
     follows = any(name.startswith("target_encoder.") for name in weights)

@@ -306,7 +306,9 @@ def load_baseline(run: Path, which: Which) -> Baseline | None:
         return None
     if described["encoder"] != which:
         held = described["encoder"]
-        raise ValueError(f"{run} holds one encoder, the {held} encoder: ask for that")
+        raise ValueError(
+            f"{run} holds one encoder, the {held} encoder: ask for that, with --encoder {held}"
+        )
     kind = TimmModel if "timm" in architecture else TransformersModel
     model: Baseline = kind(**architecture)
     model.model.load_state_dict(checkpoint.read_weights(run / WEIGHTS))

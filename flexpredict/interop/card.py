@@ -136,5 +136,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
         cells = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+        cells = ["–" if cell is None else shown for cell, shown in zip(row, cells, strict=True)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

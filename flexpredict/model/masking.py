@@ -144,7 +144,10 @@ class _BlockMasks:
         _check_range("target_aspect", target_aspect)
         if min(grid) < self.smallest_side:
             least = f"{self.smallest_side}x{self.smallest_side}"
-            raise ValueError(f"block masks need a grid of at least {least}, not {_name(grid)}")
+            raise ValueError(
+                f"block masks need a grid of at least {least} patches, not {_name(grid)}: choose a "
+                f"smaller patch_size or a larger image_size"
+            )
         self.grid = grid
         self.target_blocks = target_blocks
         self.target_scale = target_scale

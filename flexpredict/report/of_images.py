@@ -163,8 +163,8 @@ def attention(runs: Sequence[Run], images: Images) -> Drawn:
         }
     caption = (
         f"Attention of the marked patch in the last block of the target encoder, mean over heads, "
-        f"each map from zero to its own highest value; images{images.words}. Numbers: how far "
-        f"heads look on average, over all patches."
+        f"all maps in colours of one scale, on which an even attention is 1; images{images.words}. "
+        f"Numbers: how far heads look on average, over all patches."
     )
     pictures = images.pictures(runs[0], images.rows(runs[0], _SHOWN))
     figure = draw.attention_maps(pictures, maps, queries, grids)

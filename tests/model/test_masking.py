@@ -275,7 +275,7 @@ def test_even__all_of_a_block_is_withheld() -> None:
 
 
 def test_even__impossible_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 4x4, not 3x8"):
+    with pytest.raises(ValueError, match="at least 4x4 patches, not 3x8"):
         EvenMasks((3, 8))
     with pytest.raises(ValueError, match="leave only"):
         EvenMasks((8, 8), target_blocks=8, target_scale=(0.5, 0.6))

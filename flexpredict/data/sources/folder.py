@@ -118,9 +118,13 @@ _TELL_EVERY = 2.0  # seconds
 def walk_images(root: Path, progress: Progress | None = None) -> Walk:
     """The images below a folder, sorted, and the state of its folders before they were read."""
     if not root.exists():
-        raise ValueError(f"{root}: no such folder")
+        here = "" if root.is_absolute() else f" in {Path.cwd()}"
+        raise ValueError(f"{root}: no such folder{here}")
     if not root.is_dir():
-        raise ValueError(f"{root} is a file: expected a folder of images")
+        raise ValueError(
+            f"{root} is a file: expected a folder of images, a list (.txt, .csv), shards (.tar) or "
+            f"a packed file (.npz)"
+        )
     walked_ns, told = time.time_ns(), time.monotonic()
     seen: set[tuple[int, int]] = set()
     found: list[str] = []

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -42,6 +43,11 @@ def mask_examples(sampler: MaskSampler, images: NDArray[np.uint8], patch_size: i
     for row, title in enumerate(("image", "context", "targets")):
         panels[row, 0].set_ylabel(title)
     bare(panels.ravel())
+    blocks = min(masks.targets.shape[1], len(_BLOCKS))
+    names = {"context": _CONTEXT, "neither": _HIDDEN}
+    names |= {f"target block {place + 1}": _BLOCKS[place] for place in range(blocks)}
+    patches = [Patch(color=colour, label=name) for name, colour in names.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), fontsize=6)
     return figure
 
 

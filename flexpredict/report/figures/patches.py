@@ -34,7 +34,7 @@ def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
     images = len(next(iter(found.values())))
     titles = list(next(iter(found.values()))[0].maps)
     columns = images * (1 + len(titles))
-    figure = Figure(figsize=(PAGE, 0.35 + 0.6 * len(found)))
+    figure = Figure(figsize=(PAGE, max(1.2, 0.35 + 0.6 * len(found))))
     panels = figure.subplots(len(found), columns, squeeze=False)
     # Maps of one title and one grid share their colours, so that runs can be compared.
     limits = {
@@ -63,7 +63,7 @@ def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
     bare(panels.ravel())
     bar = figure.colorbar(drawn, ax=panels.ravel().tolist(), fraction=0.015, aspect=25)
     bar.set_ticks(drawn.get_clim(), labels=["least", "most"])
-    bar.set_label("like the prediction")
+    bar.set_label("likeness")
     return figure
 
 
@@ -110,14 +110,23 @@ def attention_maps(
     queries: Mapping[str, int],
     grids: Mapping[str, Grid],
 ) -> Figure:
-    """What the marked patch looks at, mean over heads: images, then a row for each run, (n, N)."""
+    """What the marked patch looks at, mean over heads: images, then a row for each run, (n, N).
+
+    Colours are of one scale, on which an even attention is 1.
+    """
     figure, panels = _rows(len(images), ["image", *found])
+    shares = {name: maps * maps.shape[-1] for name, maps in found.items()}
+    low, high = (f(torch.stack([f(x) for x in shares.values()])) for f in (torch.amin, torch.amax))
     for panel, image in zip(panels[0], images, strict=True):
         panel.imshow(image)
-    for row, (name, maps) in zip(panels[1:], found.items(), strict=True):
+    for row, (name, maps) in zip(panels[1:], shares.items(), strict=True):
         for panel, values in zip(row, maps, strict=True):
-            panel.imshow(values.reshape(grids[name]), cmap="viridis", vmin=0)
+            drawn = panel.imshow(
+                values.reshape(grids[name]), cmap="viridis", vmin=float(low), vmax=float(high)
+            )
             _mark(panel, queries[name], grids[name])
+    bar = figure.colorbar(drawn, ax=panels.ravel().tolist(), fraction=0.02, aspect=30)
+    bar.set_label("attention, even: 1")
     return figure
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 from flexpredict.model.masking import Grid
@@ -108,6 +109,7 @@ def frequencies(growth: Mapping[str, Tensor], styles: Styles) -> Figure:
             xlabel="wavelength, patches",
             title=("column (x)", "row (y)")[axis],
         )
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         plain_logarithm(panel.xaxis, panel.yaxis)
         panel.grid()
     panels[0].set_ylabel("noise variance,\ntrained ÷ untrained")
