@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -375,8 +376,9 @@ def test_finetune__from_the_shell(run: Path, tmp_path: Path, command: Command) -
         assert sentence in err
 
 
-def test_finetune__a_killed_one_goes_on(
-    run: Path, tmp_path: Path, command: Command, start: Start
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "killed"])
+def test_finetune__one_that_was_stopped_goes_on(
+    asked: bool, run: Path, tmp_path: Path, command: Command, start: Start
 ) -> None:
     miniatures.labelled_folder(tmp_path / "photos")
     arguments = [
@@ -387,11 +389,16 @@ def test_finetune__a_killed_one_goes_on(
     assert code == 0, err
     unfinished = run / "evaluations" / "unfinished"
     assert not unfinished.exists()
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = start("-m", "flexpredict", *arguments, **silent)
-    wait_until(lambda: list(unfinished.glob("*/*/checkpoints/step-*/state.json")), process)
-    process.kill()
-    process.wait()
+    with (tmp_path / "err").open("wb") as said:
+        process = start("-m", "flexpredict", *arguments, stdout=subprocess.DEVNULL, stderr=said)
+        wait_until(lambda: list(unfinished.glob("*/*/checkpoints/step-*/state.json")), process)
+        process.terminate() if asked else process.kill()
+        assert process.wait() == (75 if asked else -signal.SIGKILL)
+    if asked:
+        (*_, last) = (tmp_path / "err").read_text().splitlines()
+        assert last == (
+            "flexpredict: stopped; finished epochs are kept, and the same command goes on"
+        )
     assert list(unfinished.iterdir())
     code, parts, err = command(*arguments)
     assert code == 0, err

@@ -17,7 +17,7 @@ from flexpredict.config import read_settings
 from flexpredict.data.sources import open_source
 from flexpredict.data.sources.davis import open_davis
 from flexpredict.data.sources.scene_videos import scene_video_folder
-from flexpredict.engine.distributed import pick_device
+from flexpredict.engine.distributed import pick_device, raised_by_sigterm
 from flexpredict.evaluate import frozen, results
 from flexpredict.evaluate.boxes import box_probe, open_boxes
 from flexpredict.evaluate.features import cached, size_for
@@ -33,6 +33,7 @@ from flexpredict.model.vit import Encoder, Resize, Size
 from flexpredict.notice import Notice
 from flexpredict.progress import Tally
 from flexpredict.run_folder import CONFIG, EVALUATIONS
+from flexpredict.train.loop import Interrupted
 
 Encoders = Literal["target", "context", "untrained", "pixels"]
 
@@ -222,17 +223,19 @@ def finetune(
     if on.get("encoder") == "pixels":
         raise ValueError("pixels have no weights to fine-tune: choose another encoder")
     subject, task = _open(run, labels, **on)
-    return evaluate_finetune(
-        subject,
-        task,
-        preset=preset,
-        settings=settings,
-        labels=labels,
-        draws=draws,
-        seed=seed,
-        unfinished=folder_of(run) / EVALUATIONS / "unfinished",
-        finished=partial(_keep, run),
-    )
+    kept = Interrupted("stopped; finished epochs are kept, and the same command goes on")
+    with raised_by_sigterm(kept):
+        return evaluate_finetune(
+            subject,
+            task,
+            preset=preset,
+            settings=settings,
+            labels=labels,
+            draws=draws,
+            seed=seed,
+            unfinished=folder_of(run) / EVALUATIONS / "unfinished",
+            finished=partial(_keep, run),
+        )
 
 
 def boxes(
