@@ -45,7 +45,11 @@ class Images:
                 self._readable[row, channels] = _is_readable(source, row, channels)
         found = [row for row in np.unique(spread) if self._readable[int(row), channels]]
         if not found:
-            raise ValueError(f"none of {len(spread)} images that were tried can be decoded")
+            raise ValueError(
+                f"none of {len(spread)} images{self.words} that were tried can be read with the "
+                f"{channels} channels of {run.name}: draw runs of other channels by themselves, or "
+                f"name images by --data"
+            )
         return np.array(found)
 
     def read(self, run: Run, rows: Sequence[int] | NDArray[np.int64]) -> Tensor:

@@ -153,7 +153,7 @@ def test_images__broken_ones_are_left_out(tmp_path: Path, images: Path, runs: li
     assert Images(folder).rows(opened[0], 1000).tolist() == list(range(1, 24))
     for path in folder.iterdir():
         path.write_bytes(b"no picture")
-    with pytest.raises(ValueError, match="can be decoded"):
+    with pytest.raises(ValueError, match="can be read with the 3 channels of"):
         find_images(opened, folder)
 
 
