@@ -131,7 +131,8 @@ class Monitor:
         self._newest.append(line)
         if GAUGED in line:
             self._gauged.append(line)
-        self._judge(gauged=GAUGED in line)
+        if GAUGED in line or len(self._gauged) < FEWEST:  # later on the next gauging is not far
+            self._judge(gauged=GAUGED in line)
 
     def _known(self) -> list[Mapping[str, Any]]:
         """What verdicts need: all gauged lines, and of the others the newest."""
