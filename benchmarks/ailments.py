@@ -140,7 +140,7 @@ def kept_runs() -> list[Run]:
 
 @functools.cache
 def prefixes(run: Path) -> list[dict[str, float]]:
-    """The measures at every line: what a live judgement sees."""
+    """The measures at every line: a live judgement sees no more."""
     settings, lines = read_settings(run / CONFIG), read_metrics(run)
     return [measure(settings, lines[:end]) for end in range(1, len(lines) + 1)]
 

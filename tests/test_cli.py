@@ -251,7 +251,7 @@ def test_memory__that_runs_out_gets_what_helps(
     monkeypatch.setattr(fp, "pretrain", fails)
     code, _, err = command("pretrain", "scenes")
     assert code == 1
-    assert err.startswith("flexpredict: memory ran out: lower batch_size, or go on")
+    assert err.startswith("flexpredict: memory ran out: to pretrain, lower batch_size, or go on")
     assert err.count("\n") == 1
 
 

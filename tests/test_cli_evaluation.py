@@ -397,7 +397,7 @@ def test_finetune__one_that_was_stopped_goes_on(
     if asked:
         (*_, last) = (tmp_path / "err").read_text().splitlines()
         assert last == (
-            "flexpredict: stopped; finished epochs are kept, and the same command goes on"
+            "flexpredict: stopped; the same command goes on from the last epoch that was kept"
         )
     assert list(unfinished.iterdir())
     code, parts, err = command(*arguments)

@@ -223,7 +223,7 @@ def finetune(
     if on.get("encoder") == "pixels":
         raise ValueError("pixels have no weights to fine-tune: choose another encoder")
     subject, task = _open(run, labels, **on)
-    kept = Interrupted("stopped; finished epochs are kept, and the same command goes on")
+    kept = Interrupted("stopped; the same command goes on from the last epoch that was kept")
     with raised_by_sigterm(kept):
         return evaluate_finetune(
             subject,

@@ -72,8 +72,8 @@ def pretrain(
         size, progress = max(build.image_size(chosen)), Tally("scenes") if ranks.is_main else None
         source = open_source(images, image_size=size, progress=progress)  # scenes are square
         chosen = _with_statistics(chosen, source)
-        for sentence in doubts(source, chosen.in_channels, build.image_size(chosen)):
-            if ranks.is_main:
+        if ranks.is_main:
+            for sentence in doubts(source, chosen.in_channels, build.image_size(chosen)):
                 say(f"warning: {sentence}")
         probe = ranks.by_main(lambda: _online_probe(chosen, progress))
         return loop.train(

@@ -54,9 +54,9 @@ PANELS = {
 }  # fmt: skip
 
 _OUT_OF_MEMORY = (
-    "memory ran out: lower batch_size, or go on from the last checkpoint with --resume and "
-    "--set accumulate=2 (4, 8, …) or --set grad_checkpointing=true; flexpredict bench --fit says "
-    "how many images fit at once"
+    "memory ran out: to pretrain, lower batch_size, or go on from the last checkpoint by --resume "
+    "with --set accumulate=2 (4, 8, …) or --set grad_checkpointing=true (flexpredict bench --fit "
+    "says how many images fit at once); else choose a smaller --image-size, or --device cpu"
 )
 _plainly = warnings.showwarning
 _Usage: Any = typer.BadParameter.__base__  # of all that is wrong with words on a command line

@@ -57,13 +57,15 @@ def inspect_command(
         check_new_file("--sheet", sheet, ".png", "the contact sheet is")
     source = _open(spec, layout, split)
     found = inspect(source, channels=channels, workers=workers, progress=Tally("images"))
+    doubted = doubts(source, channels)
     if sheet is not None:
         write_sheet(contact_sheet(source, channels=channels), sheet)
     if as_json:
-        print_json({"source": spec} | asdict(found) | {"sheet": sheet and str(sheet)})
+        more = {"doubts": doubted, "sheet": sheet and str(sheet)}
+        print_json({"source": spec} | asdict(found) | more)
         return
     _print_inspection(spec, found)
-    for sentence in doubts(source, channels, (1, 1)):
+    for sentence in doubted:
         print(f"warning: {sentence}")
     if sheet is not None:
         print(f"Contact sheet: {sheet}")

@@ -11,7 +11,8 @@ size        as many pixels as Pillow opens (2 · MAX_IMAGE_PIXELS), in whatever 
 
 import io
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import simplejpeg
@@ -87,15 +88,22 @@ def _check_size(width: int, height: int) -> None:
         )
 
 
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """As Pillow has it, if it is of a kind that photographs are."""
+    # Workers would print what Pillow wonders about (odd EXIF data, large images) every epoch.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(data), formats=_KINDS) as image:
+            yield image
+
+
 def _decode_any(data: bytes, channels: int) -> Pixels:
     try:
-        # Workers would print what Pillow wonders about (odd EXIF data, large images) every epoch.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=_KINDS) as image:
-                if channels not in (1, 3) and image.format == "TIFF" and _pages(image) == channels:
-                    return _stack_pages(image, channels)
-                return _to_channels(image, channels)
+        with opened(data) as image:
+            if channels not in (1, 3) and image.format == "TIFF" and pages(image) == channels:
+                return _stack_pages(image, channels)
+            return _to_channels(image, channels)
     except BadImage:
         raise
     except UnidentifiedImageError:
@@ -134,7 +142,7 @@ def _to_channels(image: Image.Image, channels: int) -> Pixels:
     return np.asarray(image.convert(mode)).reshape(image.height, image.width, -1)
 
 
-def _pages(image: Image.Image) -> int:
+def pages(image: Image.Image) -> int:
     return getattr(image, "n_frames", 1)
 
 

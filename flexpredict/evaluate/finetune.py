@@ -92,7 +92,7 @@ class Classifier(nn.Module):
         return self.head(self.norm(self.encoder(images).mean(1)))
 
 
-# Position tables and class tokens of models of others, where they are trained.
+# Position tables, class tokens and, of BEiT, shared distances, where they are trained.
 _TOKENS = "encoder.model."
 
 

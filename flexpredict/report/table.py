@@ -108,7 +108,7 @@ def _found(column: Mapping[str, Any], runs: Iterable[Run]) -> Iterator[_Own]:
             # What was asked for unlike the protocol is not the column's, but for other seeds.
             unlike = set(found.get("variant", {})) - {"seed", "draws"}
             usual = found.get("encoder") == "target" and not unlike
-            if fits and usual and column["key"] in found["result"]:
+            if fits and usual and found["result"].get(column["key"]) is not None:
                 figure, reading = found["result"][column["key"]], [found[key] for key in several]
                 yield _Own(run, figure, str(run.path), found["task"], ", ".join(reading))
 
@@ -116,8 +116,9 @@ def _found(column: Mapping[str, Any], runs: Iterable[Run]) -> Iterator[_Own]:
 def _readings(column: Mapping[str, Any], found: Sequence[_Own]) -> Iterator[str]:
     """By which reading a figure is, and what the others give."""
     if found and found[0].reading:
-        first, *more = (one for one in found if one.path == found[0].path)
-        others = [f"{one.reading} gives {one.figure:.1f}" for one in more]
+        first, path = found[0], found[0].path
+        more = {one.reading: one.figure for one in reversed(found) if one.path == path}
+        others = [f"{name} gives {own:.1f}" for name, own in more.items() if name != first.reading]
         yield "; ".join([f"{first.path}, {column['title']}: by {first.reading}", *others])
 
 

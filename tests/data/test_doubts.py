@@ -9,6 +9,7 @@ from PIL import Image
 
 from flexpredict.data.doubts import doubts
 from flexpredict.data.sources import MemorySource, open_source
+from flexpredict.train.loop import Interrupted
 
 PAGES = np.random.default_rng(0).integers(0, 256, (5, 24, 24), np.uint8)
 
@@ -48,6 +49,24 @@ def test_sixteen_bits__of_which_few_are_used(scale: int, tmp_path: Path) -> None
         assert "4 of 256 grey levels are left" in sentence
 
 
+def test_pages__in_colour_are_no_channels(tmp_path: Path) -> None:
+    first, *others = (Image.fromarray(np.stack([page] * 3, -1)) for page in PAGES)
+    first.save(tmp_path / "a.tiff", save_all=True, append_images=others)
+    (sentence,) = doubts(open_source(tmp_path), 3, (24, 24))
+    assert sentence.endswith("has 5 pages, of which the first is read")
+
+
+def test_broken__is_no_matter_of_doubts_but_a_stop_is(tmp_path: Path) -> None:
+    class Asked(MemorySource):
+        def read(self, index: int) -> np.ndarray:
+            raise OSError("gone") if index % 2 else Interrupted("stopped")
+
+    (tmp_path / "a.png").write_bytes(b"nothing")
+    assert doubts(open_source(tmp_path), 3, (24, 24)) == []
+    with pytest.raises(Interrupted):
+        doubts(Asked(np.zeros((9, 8, 8, 3), np.uint8)), 3)
+
+
 def test_alpha__that_is_not_there(tmp_path: Path) -> None:
     Image.fromarray(PAGES[0]).save(tmp_path / "a.png")
     assert "no fourth channel" in doubts(open_source(tmp_path), 4, (24, 24))[0]
@@ -58,7 +77,8 @@ def test_alpha__that_is_not_there(tmp_path: Path) -> None:
 def test_small__images_that_are_enlarged(tmp_path: Path, command: Command) -> None:
     source = MemorySource(np.zeros((9, 32, 48, 3), np.uint8))
     assert doubts(source, 3, (32, 48)) == []
-    assert "32x48 and are enlarged to 224x224: set image_size" in doubts(source, 3, (224, 224))[0]
+    (sentence,) = doubts(source, 3, (224, 224))
+    assert "images of up to 32x48 are enlarged to 224x224: set image_size" in sentence
     for number in range(20):
         _tiff(tmp_path / f"{number}.tiff", 5)
     (tmp_path / "broken.png").write_bytes(b"nothing")

@@ -193,7 +193,7 @@ def test_command__one_json_object(tmp_path: Path, command: Command) -> None:
     assert list(found) == [
         "source", "images", "bytes", "labelled", "classes", "fewest_per_class", "most_per_class",
         "formats", "smallest", "median", "largest", "frequent", "channels", "mean", "std",
-        "broken", "sheet",
+        "broken", "doubts", "sheet",
     ]  # fmt: skip
     assert found["broken"][0] == {"name": "b/4.webp", "reason": "the file is empty"}
     assert found["frequent"] == [[[30, 20], 2], [[15, 10], 1]]

@@ -100,7 +100,6 @@ def test_baseline__evaluations(tmp_path: Path) -> None:
     assert layers == {0, 1, 2, 3}
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("kind", ["vit", "vit_mae", "dinov2"])
 def test_baseline__fine_tuned_as_it_was_made(kind: str, tmp_path: Path) -> None:
     """What makes tokens learns slowest, undecayed; a fixed table stays fixed."""
@@ -122,6 +121,7 @@ def test_baseline__fine_tuned_as_it_was_made(kind: str, tmp_path: Path) -> None:
     assert found["head.weight"] == (1.0, 0.05)
 
 
+@torch.inference_mode()
 def test_baseline__of_timm(tmp_path: Path) -> None:
     """A model with a class token, which is no encoder of ours."""
     arguments = {

@@ -272,6 +272,13 @@ def test_series__kinds_of_noise_share_what_has_none() -> None:
     other = series([*sweep, _run("wide", noise_std=0.1, model="vit_tiny")], values | {"wide": 9.0})
     assert [p.mean for p in other["learned covariance, model=vit_tiny"]] == [9]
     assert [p.mean for p in other["learned covariance, model=vit_small"]] == [2, 4, 5]
+    lows = [
+        _run(f"low {n}", noise_std=0.1, low_resolution="max", lr=2.0 + n, ema=0.1 * n, seed=n)
+        for n in range(3)
+    ]
+    scores = {run.name: float(place) for place, run in enumerate(lows)} | {"plain": 9.0}
+    apart = series([*lows, _run("plain", noise_std=0.1, lr=2.0, ema=0.0)], scores)
+    assert all(len(point.values) == 1 for points in apart.values() for point in points)
     odd = {"lr": 1.0, "ema": 0.5, "betas": (0.5, 0.5)}
     many = series([*sweep, _run("odd", noise_std=0.1, **odd)], values | {"odd": 9.0})
     assert [p.mean for p in many["learned covariance"]] == [2, 4, 5]  # the usual is not said

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import flexpredict as fp
+from flexpredict.api import studying
 from flexpredict.api.studying import _METHODS, _numbers, numbers_of
 from flexpredict.study.plan import Measure
+from flexpredict.train.loop import Interrupted
 
 LABELLED = {"task": "scenes-count", "data": "scenes:60"}
 DRAWN = LABELLED | {"labels": 0.5, "draws": 2}
@@ -46,3 +48,20 @@ def test_numbers__are_those_that_a_method_gives(method: str, run: Path, tmp_path
     found = _numbers(_METHODS[method](run, device="cpu", **options))
     numbers = {name for name, value in found.items() if np.ndim(value) == 0}
     assert numbers == set(numbers_of(Measure(method=method, options=options)))
+
+
+def test_stop__in_a_measure_is_no_measure_that_failed(
+    pictures: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr(studying, "_measured", stopped)
+    settings = {
+        "data": pictures, "model": "vit_nano", "patch_size": 8, "image_size": 32, "steps": 1,
+        "batch_size": 8, "workers": 0,
+    }  # fmt: skip
+    asked = [{"name": "x", "method": "finetune", "options": {}, "key": "accuracy"}]
+    order = {"run": tmp_path / "run", "settings": settings, "measures": asked, "gauges": []}
+    with pytest.raises(Interrupted):
+        studying.make_trial(order)

@@ -52,7 +52,7 @@ def series(runs: Sequence[Run], values: Mapping[str, float]) -> dict[str, list[P
             group = tuple(
                 f"{name}={x}"
                 for name, x in values_of.items()
-                if x is not None and str(x) != usual.get(name)
+                if (str(x) != usual[name] if name in usual else x is not None)
             )
             kinds = found.setdefault(group, {})
             points = kinds.setdefault(_kind(run), {})
