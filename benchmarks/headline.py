@@ -10,6 +10,7 @@ results.jsonl is there; after a signal the same command goes on.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from flexpredict.engine.distributed import pick_device
 from flexpredict.study.plan import Measure, Study, read_study, trials
 from flexpredict.study.run import Planned, read_results, run_studies, write_results
 from flexpredict.study.tables import Line, estimate, values_of
+from flexpredict.train.loop import Interrupted
 
 DATA = "tiny-imagenet:train"
 TUNED, RECIPE = "small/stop-vit-t8-64", "small/stop-vit-s8-64"
@@ -273,4 +275,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Interrupted as stopped:
+        print(stopped, flush=True)
+        sys.exit(Interrupted.EXIT_CODE)

@@ -38,6 +38,7 @@ from step_cases import (
 )
 from torch import Tensor
 
+from flexpredict.data.sources import open_source
 from flexpredict.engine import precision
 from flexpredict.engine.mps import sharing
 from flexpredict.model.draws import Draws
@@ -55,6 +56,8 @@ def rates(
     precision: str,
     ways: Sequence[str],
 ) -> None:
+    for one in set(images) - {"noise"}:
+        open_source(one)  # or says that it is not there, before minutes go by
     for name in models:
         objective, _ = setting(name)
         plain = PlainStep(objective, lean=False, dtype=torch.float32)
@@ -230,10 +233,10 @@ class _Way:
             self.step = lambda images, masks, noise: plain(images, masks, noise * std)
             self._loss = lambda images, masks, noise: plain.loss(images, masks, noise * std)
 
-    @torch.no_grad()
     def loss(self, images: Tensor, masks: Masks, noise: Tensor) -> float:
+        """As in training: blocks round otherwise where no gradient is asked for."""
         with precision.autocast(CUDA, self.dtype):
-            return float(self._loss(images, masks, noise))
+            return float(self._loss(images, masks, noise).detach())
 
     def batches(self, count: int, steps: int, seed: int) -> Iterator[tuple[Tensor, Masks, Tensor]]:
         generator = torch.Generator(CUDA).manual_seed(seed)
@@ -282,6 +285,7 @@ def main() -> None:
     names = chosen.models.split(",")
     batches = [int(batch) for batch in chosen.batches.split(",")]
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False  # the patches' convolution is one of float32, too
     if chosen.what == "rate":
         theirs = [int(batch) for batch in (chosen.reference or chosen.batches).split(",")]
         each = {"ours": batches, "reference": theirs}

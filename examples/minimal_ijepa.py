@@ -30,8 +30,8 @@ class IJepa(nn.Module):
         self.target = copy.deepcopy(self.encoder).requires_grad_(False)
         self.projection, self.mask_token = nn.Linear(dim, width), nn.Parameter(torch.zeros(width))
         self.predictor, self.head = vit(width, 2), nn.Linear(width, dim)
-        self.register_buffer("seen_at", sincos_positions(*grid, dim, dtype=torch.float32)[None])
-        self.register_buffer("asked_at", sincos_positions(*grid, width, dtype=torch.float32)[None])
+        self.register_buffer("seen_at", sincos_positions(*grid, dim)[None])
+        self.register_buffer("asked_at", sincos_positions(*grid, width)[None])
 
     def forward(self, patches: Tensor, masks: Masks) -> Tensor:
         places, count = masks.targets.flatten(1), len(patches)

@@ -33,7 +33,9 @@ from flexpredict.train.step import Ways, step_of, ways_of
 _BATCHES = 4  # of masks, used in turn
 _REPEATS = 5  # of which the median is told; more if there is time
 _MOMENTUM = 0.996
-MOST = 65_536  # images at once: nobody asks whether more would fit
+# Images at once: nobody asks whether more would fit, and attention kernels of libraries take 65,535
+# sequences at most, of which an image has one for every target block.
+MOST = 8_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ A recipe is a YAML file of settings. It may name a `base` recipe to start from a
 a few settings more: `paper/ablation-vit-b16@table7-context`.
 """
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -23,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from flexpredict.written import parse_yaml, read_text
+from flexpredict.written import meant, parse_yaml, read_text
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
@@ -294,9 +293,8 @@ def recipe_text(name: str) -> str:
             raise ValueError(f"recipe {name}: no such file")
         return read_text(path)
     if name not in (known := recipe_names()):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f": did you mean {near[0]}?" if near else f": choose one of {', '.join(known)}"
-        raise ValueError(f"there is no recipe {name!r}{hint}")
+        hint = meant(name, known, f"choose one of {', '.join(known)}")
+        raise ValueError(f"there is no recipe {name!r}: {hint}")
     return (resources.files("flexpredict") / "recipes" / f"{name}.yaml").read_text("utf-8")
 
 
@@ -361,8 +359,7 @@ def _read_yaml(text: str, origin: str) -> dict[str, Any]:
 def _check_names(values: Iterable[str], origin: str) -> None:
     for key in values:
         if key not in Settings.model_fields:
-            near = difflib.get_close_matches(key, Settings.model_fields, n=1)
-            hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists them"
+            hint = meant(key, Settings.model_fields, "docs/settings.md lists them")
             raise ValueError(f"{origin}: there is no setting {key!r}: {hint}")
 
 

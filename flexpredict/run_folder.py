@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 CONFIG, METRICS, EVALUATIONS = "config.yaml", "metrics.jsonl", "evaluations"
+_EARLIER = "earlier"
 _OF_AN_EVALUATION = {"task", "method", "protocol", "encoder", "labels", "result"}
 
 
@@ -47,8 +48,8 @@ def _are_numbers(result: dict[str, Any]) -> bool:
     return not any(isinstance(value, str | bool) for value in result.values())
 
 
-def set_aside(run: Path, digests: Callable[[], set[str]]) -> None:
-    """Moves evaluations of weights that the run no longer has to evaluations/earlier.
+def set_aside(run: Path, digests: Callable[[], set[str]]) -> int:
+    """Moves evaluations of weights that the run no longer has to evaluations/earlier; how many.
 
     digests: of the weights that it has; asked for where there are evaluations.
     """
@@ -62,6 +63,12 @@ def set_aside(run: Path, digests: Callable[[], set[str]]) -> None:
                 if (digest := one.get("checkpoint")) not in current:
                     older.append((path, str(digest)))
     for path, digest in older:
-        folder = path.parent / "earlier"
+        folder = path.parent / _EARLIER
         folder.mkdir(exist_ok=True)
         path.replace(folder / f"{path.stem}-{digest[:8]}.json")
+    return len(older)
+
+
+def earlier_evaluations(run: Path) -> int:
+    """How many there are of weights that the run no longer has."""
+    return len(list((run / EVALUATIONS / _EARLIER).glob("*.json")))

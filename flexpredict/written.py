@@ -1,9 +1,17 @@
-"""What a person wrote: text in UTF-8, and YAML in which nothing stands twice."""
+"""What a person wrote: text in UTF-8, YAML in which nothing stands twice, and misspelt names."""
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+
+def meant(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint at the name that a person may have had in mind; where none is near, something else."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def read_text(path: Path) -> str:

@@ -125,7 +125,7 @@ def test_interrupted__says_so(
     finally:
         signal.signal(signal.SIGINT, before)
     assert code == 130
-    assert err.endswith("flexpredict: stopped before it was done\n")
+    assert err.endswith("before it was done; what keeps its work goes on if asked again\n")
 
 
 def test_wrong_input__one_sentence_exit_2_nothing_written(

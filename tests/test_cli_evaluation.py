@@ -445,7 +445,7 @@ def test_finetune__another_task_begins_anew(run: Path) -> None:
     """Tasks of one set of images share images and rows, not what is under way."""
     quick = {"epochs": 2, "batch_size": 64, "warmup_epochs": 0}
     tasks = ("scenes-dist", "scenes-class", "scenes-count")
-    subjects = [_open(run, "2/class", task=task, device="cpu") for task in tasks]
+    subjects = [_open(fp.knn, run, "2/class", task=task, device="cpu") for task in tasks]
     settings = replace(PRESETS["small"], **quick)  # type: ignore[arg-type]
     rows = np.arange(8)
     drawn = Draws(Budget.parse("2/class"), [0], [rows])

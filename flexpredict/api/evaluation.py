@@ -1,8 +1,9 @@
 """Features of encoders, and every way to judge them."""
 
 import errno
+import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from flexpredict.notice import Notice
 from flexpredict.progress import Tally
 from flexpredict.run_folder import CONFIG, EVALUATIONS
 from flexpredict.train.loop import Interrupted
+from flexpredict.written import meant
 
 Encoders = Literal["target", "context", "untrained", "pixels"]
 
@@ -57,6 +59,7 @@ def features(
     device: str | None = None,
 ) -> Features:
     """Frozen features of all images that can be used: token means after the final norm."""
+    _at_least_one(layers=layers)
     model = _encoder(run, encoder, device)
     rendered = max(size_for(model, image_size))  # of scenes, which are square
     source = open_source(data, image_size=rendered, progress=Tally("scenes"))
@@ -129,9 +132,11 @@ def probe(
     protocol: default, vissl-sgd, vissl-lars or ijepa.
     labels: all, a share (`"1%"`, 0.01), a number (`"13/class"`), or a file that lists images.
     layers: only heads on this many last layers. draws: how often the labels are drawn anew.
-    augment, epochs: other than the protocol's.
+    augment, epochs: other than the protocol's. on: task, data, train, test, encoder, image_size,
+    resize and device, as `On` has them.
     """
-    subject, task = _open(run, labels, **on)
+    _at_least_one(layers=layers, draws=draws, epochs=epochs)
+    subject, task = _open(probe, run, labels, **on)
     found = frozen.probe(
         subject,
         task,
@@ -158,9 +163,10 @@ def logistic(
 ) -> Evaluation:
     """L2 logistic regression to convergence.
 
-    protocol: default, released-1% or released-1%-script.
+    protocol: default, released-1% or released-1%-script. on: as for `probe`.
     """
-    subject, task = _open(run, labels, **on)
+    _at_least_one(layers=layers, draws=draws)
+    subject, task = _open(logistic, run, labels, **on)
     found = frozen.logistic(
         subject, task, protocol=protocol, labels=labels, layers=layers, draws=draws, seed=seed
     )
@@ -178,8 +184,11 @@ def knn(
     seed: int = 0,
     **on: Unpack[On],
 ) -> Evaluation:
-    """Weighted nearest neighbours, and a ridge probe in closed form."""
-    subject, task = _open(run, labels, **on)
+    """Weighted nearest neighbours, and a ridge probe in closed form. on: as for `probe`."""
+    _at_least_one(neighbours=neighbours, layers=layers, draws=draws)
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature}: expected more than 0")
+    subject, task = _open(knn, run, labels, **on)
     found = frozen.knn(
         subject,
         task,
@@ -201,8 +210,13 @@ def shifts(
     seed: int = 0,
     **on: Unpack[On],
 ) -> Evaluation:
-    """What features of an image are like when it moves by some pixels, and what that costs."""
-    subject, task = _open(run, labels, **on)
+    """What features of an image are like when it moves by some pixels, and what that costs.
+
+    on: as for `probe`.
+    """
+    if not distances or min(distances) < 1:
+        raise ValueError(f"distances={list(distances)}: expected pixels, at least 1 each")
+    subject, task = _open(shifts, run, labels, **on)
     return _keep(run, shift_probe(subject, task, distances=distances, labels=labels, seed=seed))
 
 
@@ -218,11 +232,12 @@ def finetune(
 ) -> Evaluation:
     """Fine-tunes end to end by a preset, over which `settings` are laid.
 
-    What was interrupted is gone on with by the same call.
+    What was interrupted is gone on with by the same call. on: as for `probe`.
     """
+    _at_least_one(draws=draws)
     if on.get("encoder") == "pixels":
         raise ValueError("pixels have no weights to fine-tune: choose another encoder")
-    subject, task = _open(run, labels, **on)
+    subject, task = _open(finetune, run, labels, **on)
     kept = Interrupted("stopped; the same command goes on from the last epoch that was kept")
     with raised_by_sigterm(kept):
         return evaluate_finetune(
@@ -253,6 +268,7 @@ def boxes(
 
     data: packed files with the splits train and val and an array bbox, or a name of such.
     """
+    _at_least_one(layers=layers)
     subject = Subject(_encoder(run, encoder, device), encoder, image_size, resize, told=Tally)
     return _keep(run, box_probe(subject, open_boxes(data), layers=layers, seed=seed))
 
@@ -304,10 +320,30 @@ def video(
     return _keep(run, found), masks(found)
 
 
+def check_options(method: Callable[..., Any], given: Iterable[str]) -> None:
+    """Whether an evaluation takes what it is given; Python itself does not ask what `on` holds."""
+    taken = inspect.signature(method).parameters
+    known = sorted({*taken, *(On.__annotations__ if "on" in taken else ())} - {"run", "on"})
+    for name in given:
+        if name not in known:
+            hint = meant(name, known, f"it takes {', '.join(known)}")
+            raise ValueError(f"{method.__name__.strip('_')} has no option {name!r}: {hint}")
+
+
+def _at_least_one(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value}: expected at least 1")
+
+
 def _open(
-    run: str | Path, labels: str | float | None, **on: Unpack[On]
+    method: Callable[..., Evaluation],
+    run: str | Path,
+    labels: str | float | None,
+    **on: Unpack[On],
 ) -> tuple[Subject, Labelled]:
     """An encoder and what it is evaluated on."""
+    check_options(method, on)
     which, size = on.get("encoder", "target"), on.get("image_size")
     model = _encoder(run, which, on.get("device"))
     task = open_task(

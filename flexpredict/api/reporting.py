@@ -21,20 +21,21 @@ def figures(
     out: str | Path = "figures",
     *,
     data: Data | None = None,
-    only: Sequence[str] | None = None,
+    only: str | Sequence[str] | None = None,
     formats: Sequence[str] = ("png", "svg"),
     device: str | None = None,
 ) -> "Gallery":
     """Draws the paper's figures and more from runs, and writes the numbers behind them.
 
     data: images for the figures that need some; by default those of the first run that says which.
-    only: names of figures; by default all that these runs allow. `skipped` says why one is missing.
+    only: a figure's name, or several; by default all that these runs allow. `skipped` says why one
+        is missing.
     """
     from flexpredict.report import gallery  # nobody else has to wait for matplotlib
 
     opened = _read_runs(runs, device)
     gallery.check_folder(Path(out), formats)
-    found = _draw(opened, data, only)
+    found = _draw(opened, data, [only] if isinstance(only, str) else only)
     gallery.write_figures(found, opened, Path(out), formats)
     return found
 

@@ -1,14 +1,21 @@
 """Studies, and the trials they are made of."""
 
-import difflib
-import inspect
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flexpredict import build
-from flexpredict.api.evaluation import On, boxes, finetune, knn, logistic, probe, shifts, video
+from flexpredict.api.evaluation import (
+    boxes,
+    check_options,
+    finetune,
+    knn,
+    logistic,
+    probe,
+    shifts,
+    video,
+)
 from flexpredict.api.pretraining import doctor, pretrain
 from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
@@ -35,6 +42,8 @@ def run_study(
 ) -> list[dict[str, Any]]:
     """Runs variants × seeds, evaluates each, and tabulates; what is done already is skipped.
 
+    Gives the lines of all trials of the study's seeds, and of those asked for, that are done.
+
     name: of a study that comes with the package, or a YAML file. Several get a folder each below
         `out`, and share the runs that more than one of them asks for.
     seeds: others than the study's. jobs: how many runs at once.
@@ -42,6 +51,7 @@ def run_study(
     from flexpredict.study import run
     from flexpredict.study.plan import read_study, trials
 
+    pick_device(device)  # or says why not, before anything is begun
     names = [name] if isinstance(name, str) else list(name)
     several, planned = len(names) > 1, []
     for one in names:
@@ -50,7 +60,9 @@ def run_study(
         if images is None:
             raise ValueError(f"study {one} names no images: say which with --data")
         folder = Path(out) / Path(one).stem if several else Path(out)
-        planned.append(run.Planned(study, trials(study, images, seeds), folder))
+        todo = trials(study, images, seeds)
+        others = [one for one in trials(study, images) if one not in todo]
+        planned.append(run.Planned(study, todo, folder, others))
     if len({one.out for one in planned}) < len(planned):
         raise ValueError(f"two studies have the same name among {', '.join(names)}")
     runs = Path(out) / "runs" if several else None
@@ -86,13 +98,12 @@ def _check(study: "Study", todo: "Sequence[Trial]") -> None:
 
 
 def _check_options(name: str, measure: "Measure") -> None:
-    taken = inspect.signature(_METHODS[measure.method]).parameters
-    known = {*taken, *(On.__annotations__ if "on" in taken else ())} - {"run", "on", "device"}
-    for option in measure.options:
-        if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known))}"
-            raise ValueError(f"measure {name}: {measure.method} has no option {option!r}: {hint}")
+    try:
+        check_options(_METHODS[measure.method], measure.options)
+    except ValueError as error:
+        raise ValueError(f"measure {name}: {error}") from None
+    if "device" in measure.options:
+        raise ValueError(f"measure {name}: the device is the whole study's, by --device")
     if (labels := measure.options.get("labels")) is not None:
         Budget.parse(labels)
     if measure.key not in (gives := numbers_of(measure)):
@@ -143,12 +154,9 @@ def _measured(
     method, options, key = measure["method"], measure["options"], measure["key"]
     if (same := f"{method} {options}") not in known:
         known[same] = _numbers(_METHODS[method](run, device=device, **options))
-    if key not in known[same]:
-        raise ValueError(
-            f"{method} gives no {key!r}: measure {measure['name']} can have "
-            f"{', '.join(known[same])}"
-        )
-    return known[same][key]
+    if key not in known[same]:  # what the method gives has been asked for, but not of every run
+        say(f"{run.name}: {method} gives no {key!r} of it, but {', '.join(known[same])}")
+    return known[same].get(key)
 
 
 def _numbers(found: Any) -> Mapping[str, Any]:

@@ -58,6 +58,10 @@ _OUT_OF_MEMORY = (
     "with --set accumulate=2 (4, 8, …) or --set grad_checkpointing=true (flexpredict bench --fit "
     "says how many images fit at once); else choose a smaller --image-size, or --device cpu"
 )
+_NO_ANSWER = (
+    "another process of the run does not answer, and says why itself if it could; --resume goes on "
+    "from the newest checkpoint"
+)
 _plainly = warnings.showwarning
 _Usage: Any = typer.BadParameter.__base__  # of all that is wrong with words on a command line
 _CTRL_C = 130  # as shells have it
@@ -119,9 +123,12 @@ def main() -> None:
         what = f"{error.filename} cannot be read or written: {error.strerror}"
         _fail(what, 2 if isinstance(error, _OF_PATHS) or error.errno == errno.EROFS else 1)
     except (FloatingPointError, RuntimeError, MemoryError) as error:
-        _fail(_OUT_OF_MEMORY if _is_of_memory(error) else str(error), 1)
+        sentence = _OUT_OF_MEMORY if _is_of_memory(error) else str(error)
+        if "gloo/transport" in sentence or "NCCL" in sentence:
+            sentence = f"{_NO_ANSWER} ({sentence.splitlines()[0]})"
+        _fail(sentence, 1)
     if code == _CTRL_C:
-        _fail("stopped before it was done", _CTRL_C)
+        _fail("stopped before it was done; what keeps its work goes on if asked again", _CTRL_C)
     sys.exit(code if isinstance(code, int) else 0)
 
 

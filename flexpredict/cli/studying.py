@@ -1,7 +1,11 @@
 """Commands for studies: study, and what its processes run."""
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +19,8 @@ from rich.table import Table
 import flexpredict
 from flexpredict.api.studying import make_trial
 from flexpredict.cli.shared import Device, Json, app, print_json
+
+_LOOK_SECONDS = 0.5
 
 
 @app.command()
@@ -92,6 +98,7 @@ def trials(device: Device = None) -> None:
 
     Example: `flexpredict trials --device cuda < orders.jsonl`
     """
+    threading.Thread(target=_leave_with, args=[os.getppid()], daemon=True).start()
     answers = sys.stdout
     with redirect_stdout(sys.stderr):  # what a library prints is no answer
         for line in sys.stdin:
@@ -100,6 +107,13 @@ def trials(device: Device = None) -> None:
             except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
                 answer = {"error": str(error)}
             print(json.dumps(answer), file=answers, flush=True)
+
+
+def _leave_with(parent: int) -> None:
+    """Stops this process, as the signal that saves runs does, when the one that started it goes."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -5,6 +5,7 @@ are made on whole batches, on the device. All parameters come as uniform numbers
 that they are functions of (seed, epoch, sample index).
 """
 
+import functools
 import math
 from typing import Literal
 
@@ -106,12 +107,18 @@ def augment_batch(images: Tensor, draws: Tensor, which: Augment) -> Tensor:
         return images
     x = images.float()
     if images.shape[1] == 3:
-        luma = (x * x.new_tensor(_LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+        luma = (x * _luma(x.device)).sum(1, keepdim=True)
         x = torch.where(gray < 0.2, luma.round(), x)
     low, high = _BLUR_RADIUS
     smooth = gaussian_blur(x, low + radius.flatten() * (high - low))
     x = torch.where(blurred < 0.5, smooth, x)
     return x.round().clamp(0, 255).to(torch.uint8)
+
+
+@functools.cache
+def _luma(device: torch.device) -> Tensor:
+    """Made once: what is copied to a GPU from here makes the host wait for all that is queued."""
+    return torch.tensor(_LUMA, device=device).view(1, 3, 1, 1)
 
 
 def gaussian_blur(images: Tensor, radius: Tensor) -> Tensor:

@@ -139,6 +139,7 @@ class OnDevice:
         self._crop = crop_batch
         if self._alike and self.device.type == "cuda":  # one shape for good: worth compiling
             filterwarnings("ignore", "TensorFloat32 tensor cores")  # too coarse for grey levels
+            torch._dynamo.config.suppress_errors = True  # without a compiler, as it stands
             self._crop = torch.compile(crop_batch, dynamic=False)
 
     def crop(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:

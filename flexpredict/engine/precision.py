@@ -15,6 +15,7 @@ from flexpredict.model.vit import Encoder
 from flexpredict.notice import Notice
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
+_OLDEST = (8, 0)  # GPUs before Ampere have less room than our kernels take for longer sequences
 
 
 def compute_dtype(precision: Precision | Literal["float8"], device: torch.device) -> torch.dtype:
@@ -32,7 +33,8 @@ def compute_dtype(precision: Precision | Literal["float8"], device: torch.device
         }[precision]
     if device.type != "cuda":
         return torch.float32
-    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    units = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if units else torch.float16
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
@@ -45,6 +47,9 @@ def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
 def _try_kernels(device: torch.device) -> None:
     """Computes a small block once; where our kernels fail, plain operations do their work."""
     if not kernels.allowed:
+        return
+    if torch.cuda.get_device_capability(device) < _OLDEST:
+        kernels.allowed = False
         return
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):

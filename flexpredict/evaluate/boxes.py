@@ -39,7 +39,8 @@ def open_boxes(data: str | Path) -> BoxTask:
     """A packed file, several, or a name of one: with the splits train and val, and with boxes."""
     named = str(data) in NAMES
     if not named and not str(data).endswith(".npz"):
-        raise ValueError(f"{data} {_EXPECTED}")
+        there = Path(data).expanduser().exists()
+        raise ValueError(f"{data} {_EXPECTED}" if there else f"{data}: there is no such file")
     train, test = (_with_boxes(data, split) for split in ("train", "val"))
     if named:
         return BoxTask(str(data), train, test)

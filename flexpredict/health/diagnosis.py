@@ -126,7 +126,8 @@ RULES = (
         "stalled",
         (_below("movement", "rank, spread and any probe moved by {value} in the last half"),),
         "nothing moves any more",
-        "Raise lr, or end the run here; look whether ema is 1.",
+        "Raise lr, or end the run here; look whether ema is 1. After some dozens of steps nothing "
+        "else is to be expected: train for more.",
     ),
     Rule(
         "under-trained",

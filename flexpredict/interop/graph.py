@@ -30,7 +30,7 @@ class _Graph(nn.Module):
         super().__init__()
         self.encoder, self.output, self.resize = encoder, output, resize
         # A sin-cos table is one of columns beside one of rows, which are the same.
-        table = sincos_positions(1, _MOST, encoder.dim, dtype=torch.float32)
+        table = sincos_positions(1, _MOST, encoder.dim)
         self.register_buffer("sides", table[:, : encoder.dim // 2])
 
     def forward(self, images: Tensor) -> Tensor:

@@ -262,7 +262,7 @@ def _resize(
                 f"choose --resize interpolate"
             )
         if computable and resize != "interpolate":
-            weights[name] = sincos_positions(*new, table.shape[-1], dtype=torch.float32)[None]
+            weights[name] = sincos_positions(*new, table.shape[-1])[None]
         else:
             weights[name] = interpolate_positions(table, old, new)
         how = "recomputed" if computable and resize != "interpolate" else "interpolated"

@@ -47,7 +47,8 @@ class Noise(nn.Module):
     def forward(
         self, positions: Tensor, matrix: Tensor, std: float, draws: Draws, context: Tensor | None
     ) -> Tensor:
-        return F.linear(self.sample(positions, std, draws, context), matrix)
+        sample = self.sample(positions, std, draws, context)
+        return F.linear(sample.to(matrix.dtype), matrix)
 
     def sample(self, positions: Tensor, std: float, draws: Draws, context: Tensor | None) -> Tensor:
         """What the matrix is applied to, (B, …, width)."""

@@ -1,4 +1,9 @@
-"""Whether kernels of our own, written in Triton, may be used."""
+"""Whether kernels of our own, written in Triton, may be used, and where they are launched."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
 
 try:  # comes with torch's GPU builds
     import triton
@@ -6,6 +11,11 @@ try:  # comes with torch's GPU builds
 except ImportError:
     triton = tl = None
 
-__all__ = ["allowed", "tl", "triton"]
+__all__ = ["allowed", "launched_by", "tl", "triton"]
 
 allowed = triton is not None  # engine.precision takes it back where they turn out not to work
+
+
+def launched_by(x: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device, which need not be that of the tensors."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

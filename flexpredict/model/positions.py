@@ -20,7 +20,7 @@ Form = Literal["paper", "released"]
 
 
 def sincos_positions(
-    height: int, width: int, dim: int, *, dtype: torch.dtype = torch.float64
+    height: int, width: int, dim: int, *, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """The 2-D sin-cos table of a grid, (height · width, dim), rows of the grid one after another.
 
@@ -49,11 +49,15 @@ class StochasticPositions(nn.Module):
     handed them, which is what ties the noise to A. With `noise_std=0` the tokens are those of a
     deterministic predictor.
 
+    Noise is drawn in eval() as in training, another one for every image, block and token of the
+    positions (B, …, P); noise_std=0 is deterministic.
+
     encoder_dim: D, the width of the features, in which the noise is drawn.
     predictor_dim: P, the width of the tokens.
     noise_std: the standard deviation of n. The paper's σ is its square (docs/fidelity.md, 1).
     noise_on: which tokens get noise; "masked" is StoP, the others are rows of Table 7.
-    tied: False gives the noise a matrix of its own, which training drives to zero (Prop. A.1).
+    tied: False gives the noise a matrix of its own, a weight of this module, which training shrinks
+        (Prop. A.1).
     covariance: how the noise is distributed; "fixed" leaves A out (Figure 3), the others are
         beyond the paper (covariances.py).
     noise_rank: the rank of covariance="low-rank".
@@ -148,7 +152,8 @@ class StochasticPositions(nn.Module):
             return positions + mask_token
         noisy = positions + self._noise(positions, projection, draws or Draws(), context)
         if self.form == "released":
-            assert projection.bias is not None
+            if projection.bias is None:
+                raise ValueError("form='released' puts b in place of m̃: give a Linear with a bias")
             return noisy + projection.bias  # b stands in for m̃, docs/fidelity.md, 2
         return noisy + mask_token
 
@@ -193,6 +198,11 @@ class StochasticPositions(nn.Module):
         self, positions: Tensor, projection: nn.Linear, draws: Draws, context: Tensor | None
     ) -> Tensor:
         assert self.noise is not None
+        if positions.ndim < 3:  # all images would share their noise
+            raise ValueError(
+                f"positions of shape {tuple(positions.shape)}: every image has noise of its own, "
+                f"so expand them to (B, tokens, {self.shape[0]})"
+            )
         matrix = (self.noise_projection or projection).weight
         return self.noise(positions, matrix, self.noise_std, draws, context)
 

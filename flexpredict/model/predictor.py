@@ -34,7 +34,7 @@ class Predictor(nn.Module):
         self.checkpointing = False
         self.predictor_embed = nn.Linear(encoder_dim, dim)
         self.mask_token = nn.Parameter(torch.zeros(1, 1, dim))
-        table = sincos_positions(*grid, dim, dtype=torch.float32)
+        table = sincos_positions(*grid, dim)
         self.predictor_pos_embed = nn.Parameter(table[None], requires_grad=learned)
         self.predictor_blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth))
         self.predictor_norm = nn.LayerNorm(dim, eps=NORM_EPS)

@@ -19,7 +19,7 @@ from flexpredict.model.kernels import tl, triton
 
 _LONGEST = 128  # tokens: with more, library kernels are faster
 _TILE = 64
-_WIDEST = 128  # of a head
+_WIDEST = 96  # of a head: more does not fit beside 128 keys on GPUs other than an A100 or H100
 _LOG2_E = 1.4426950408889634
 
 
@@ -273,10 +273,11 @@ def _attention(qkv: Tensor, bias: Tensor | None, heads: int) -> tuple[Tensor, Te
     out = qkv.new_empty(batch, tokens, dim)
     lse = qkv.new_empty(batch * heads, tokens, dtype=torch.float32)
     shapes = _shapes(tokens, width)
-    _forward[(batch * heads,)](
-        qkv, out, lse, tokens, width**-0.5 * _LOG2_E,
-        HEADS=heads, **shapes, **_launch(shapes, backward=False),
-    )  # fmt: skip
+    with kernels.launched_by(qkv):
+        _forward[(batch * heads,)](
+            qkv, out, lse, tokens, width**-0.5 * _LOG2_E,
+            HEADS=heads, **shapes, **_launch(shapes, backward=False),
+        )  # fmt: skip
     return out, lse
 
 
@@ -295,10 +296,12 @@ def _gradient(
     width = three // 3 // heads
     to, sums = torch.empty_like(qkv), lse.new_empty(batch, 2, three // 3)
     shapes = _shapes(tokens, width)
-    _backward[(batch * heads,)](
-        qkv, out, lse, gradient.contiguous(), to, sums, tokens, width**-0.5, width**-0.5 * _LOG2_E,
-        HEADS=heads, **shapes, **_launch(shapes, backward=True),
-    )  # fmt: skip
+    scale, gradient = width**-0.5, gradient.contiguous()
+    with kernels.launched_by(qkv):
+        _backward[(batch * heads,)](
+            qkv, out, lse, gradient, to, sums, tokens, scale, scale * _LOG2_E,
+            HEADS=heads, **shapes, **_launch(shapes, backward=True),
+        )  # fmt: skip
     return to, sums.sum(0)
 
 

@@ -1,7 +1,7 @@
 """The encoder: a Vision Transformer without a class token, with the parameter names of timm."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         self.checkpointing = False
         self.sincos = True  # the table is sin-cos; one that was imported may not be
         self.patch_embed = PatchEmbed(patch_size, in_channels, dim)
-        table = sincos_positions(*self.grid, dim, dtype=torch.float32)
+        table = sincos_positions(*self.grid, dim)
         self.pos_embed = nn.Parameter(table[None], requires_grad=False)
         self.blocks = nn.ModuleList(Block(dim, heads, mlp_ratio) for _ in range(depth))
         self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
@@ -231,6 +231,8 @@ class Encoder(nn.Module):
         """The position table of a grid, (1, N, D): as stored, computed anew, or interpolated."""
         if grid == self.grid:
             return self.pos_embed
+        if resize not in get_args(Resize):
+            raise ValueError(f"resize={resize!r}: choose one of {', '.join(get_args(Resize))}")
         if resize == "recompute":
             if not self.sincos:
                 raise ValueError(
@@ -265,7 +267,7 @@ def interpolate_positions(table: Tensor, old: tuple[int, int], new: tuple[int, i
 
 def is_sincos(table: Tensor, grid: tuple[int, int]) -> bool:
     """Whether a table (1, N, D) is the sin-cos one, be it stored in float16."""
-    true = sincos_positions(*grid, table.shape[-1], dtype=torch.float32)
+    true = sincos_positions(*grid, table.shape[-1])
     return bool((table[0].float().cpu() - true).abs().max() < 2e-3)
 
 

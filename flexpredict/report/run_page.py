@@ -24,6 +24,7 @@ from flexpredict.report.page import (
     vector,
 )
 from flexpredict.report.runs import Run, differing
+from flexpredict.run_folder import earlier_evaluations
 
 _PLACES = ("step", "epoch")  # where a line of metrics is, not what it found
 _SCHEDULE = (
@@ -162,9 +163,15 @@ def _evaluations(runs: Sequence[Run]) -> str:
         more = [evaluations.others(found[run.name]) if run.name in found else {} for run in runs]
         for name in dict.fromkeys(name for some in more for name in some):
             rows[f"{label}: {name}"] = _scored([some.get(name) for some in more])
+    older = sum(earlier_evaluations(run.path) for run in runs)
+    before = f"{older} of earlier weights are in evaluations/earlier. " if older else ""
     if not rows:
-        return "<p>Nothing was evaluated yet: <code>flexpredict knn</code> takes seconds.</p>"
-    note = "Percent on the test set; ± is the deviation over draws of the labels."
+        return (
+            f"<p>Nothing was evaluated yet, of these weights: <code>flexpredict knn</code> takes "
+            f"seconds. {before}</p>"
+        )
+    note = "Percent on the test set, accuracy, J&F or IoU; ± is the deviation over draws of the "
+    note += f"labels. {before}"
     if len(runs) > 1:
         note += f" In brackets: the difference from {runs[0].name}."
     return table(_head(runs), rows, name="evaluations") + f"<p class=note>{escape(note)}</p>"

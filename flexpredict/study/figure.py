@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from flexpredict.report.analysis.sweep import Point
 from flexpredict.report.figures.style import COLOURS, PAGE, REFERENCE, styled
@@ -19,6 +20,7 @@ from flexpredict.study.tables import (
 )
 
 _MOST_PANELS = 4  # in a row
+_BARS = "dots: seeds; bars: ± one standard deviation over them (not intervals of differences)"
 
 
 def figures(lines: Sequence[Line], baseline: Baseline) -> dict[str, Figure]:
@@ -29,7 +31,7 @@ def figures(lines: Sequence[Line], baseline: Baseline) -> dict[str, Figure]:
         swept = list(lines[0]["swept"])
         numbers = all(isinstance(x, int | float) for line in lines for x in line["swept"].values())
         if len(swept) == 1 and numbers:
-            found["sweep"] = over(curves(lines, swept[0]), "", swept[0])
+            found["sweep"] = over(curves(lines, swept[0]), "", swept[0], bars=_BARS)
     return found
 
 
@@ -95,7 +97,9 @@ def _differences(
                 found.mean, place, xerr=found.half, capsize=2.5, fmt="|", ms=9, color=COLOURS[1]
             )
     others = set(against.values())
-    panel.set_xlabel(f"− {others.pop()}" if len(others) == 1 else "difference within pairs")
+    what = f"− {others.pop()}" if len(others) == 1 else "difference within pairs"
+    panel.set_xlabel(f"{what}, 95 %")
+    panel.xaxis.set_major_locator(MaxNLocator(4))
     _rows(panel, list(against), named)
 
 

@@ -1,6 +1,5 @@
 """What a study is: variants × seeds of one recipe, and what is measured of each run."""
 
-import difflib
 import hashlib
 import itertools
 import json
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flexpredict.config import Settings, first_sentence, settings_from
-from flexpredict.written import parse_yaml, read_text
+from flexpredict.written import meant, parse_yaml, read_text
 
 Method = Literal["probe", "logistic", "knn", "finetune", "video", "boxes", "shifts", "learnt"]
 
@@ -94,8 +93,7 @@ def read_study(name: str) -> Study:
         file = resources.files("flexpredict") / "study" / "studies" / f"{name}.yaml"
         text = file.read_text("utf-8")
     else:
-        near = difflib.get_close_matches(name, study_names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(study_names())}"
+        hint = meant(name, study_names(), f"choose one of {', '.join(study_names())}")
         raise ValueError(f"there is no study {name!r}: {hint}")
     values = parse_yaml(text, f"study {name}")
     if not isinstance(values, dict):

@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from flexpredict.engine import mps
 from flexpredict.engine.distributed import StopSignal, pick_device
 
 _POLL_SECONDS = 0.5
+_MOST_LOST = 3  # processes that end early, one after the other, before no more are started
 
 
 class Pool:
@@ -22,29 +24,14 @@ class Pool:
 
     def __init__(self, jobs: int, out: Path, device: str | None) -> None:
         self._out, self._device, self._jobs = out, device, jobs
-        self._threads = str(threads_each(jobs))
+        self._variables = {"OMP_NUM_THREADS": str(threads_each(jobs))}
         self._workers: list[subprocess.Popen[bytes]] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> "Pool":
-        shared: dict[str, str] = {}
         if self._jobs > 1 and pick_device(self._device).type == "cuda":
-            shared = self._stack.enter_context(mps.sharing())
-        threads = {"OMP_NUM_THREADS": self._threads}
-        for number in range(self._jobs):
-            log = self._stack.enter_context((self._out / f"worker-{number}.log").open("ab"))
-            command = [sys.executable, "-m", "flexpredict", "trials"]
-            command += ["--device", self._device] if self._device else []
-            self._workers.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=os.environ | threads | shared,
-                    start_new_session=True,  # Ctrl-C reaches us alone, and we tell each of them
-                )
-            )
+            self._variables |= self._stack.enter_context(mps.sharing())
+        self._workers = [self._start(number) for number in range(self._jobs)]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,24 +40,47 @@ class Pool:
                 pass
         self._stack.close()
 
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "flexpredict", "trials"]
+        command += ["--device", self._device] if self._device else []
+        with self._log(number).open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | self._variables,
+                start_new_session=True,  # Ctrl-C reaches us alone, and we tell each of them
+            )
+
+    def _log(self, number: int) -> Path:
+        return self._out / f"worker-{number}.log"
+
     def work(
         self, orders: Mapping[Path, Mapping[str, Any]], stop: StopSignal
     ) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Gives answers as they come, by the folders that the orders are for."""
         waiting = list(orders)
         busy: dict[int, Path] = {}
+        lost = 0
 
-        def give(worker: subprocess.Popen[bytes]) -> None:
+        def give(number: int) -> None:
+            worker = self._workers[number]
             if waiting:
-                busy[worker.pid] = folder = waiting.pop(0)
+                busy[number] = folder = waiting.pop(0)
                 assert worker.stdin is not None
-                worker.stdin.write(json.dumps(orders[folder]).encode() + b"\n")
-                worker.stdin.flush()
+                with suppress(BrokenPipeError):  # that it is gone shows where it should answer
+                    worker.stdin.write(json.dumps(orders[folder]).encode() + b"\n")
+                    worker.stdin.flush()
 
         with selectors.DefaultSelector() as ready:
-            for worker in self._workers:
-                ready.register(worker.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
-                give(worker)
+
+            def take_in(number: int) -> None:
+                ready.register(self._workers[number].stdout, selectors.EVENT_READ, number)  # type: ignore[arg-type]
+                give(number)
+
+            for number in range(self._jobs):
+                take_in(number)
             told = False
             while busy:
                 if stop.received and not told:
@@ -78,18 +88,36 @@ class Pool:
                     for worker in self._workers:
                         worker.terminate()  # it saves and leaves
                 for key, _ in ready.select(_POLL_SECONDS):
-                    worker = key.data
+                    number, worker = key.data, self._workers[key.data]
+                    assert worker.stdout is not None
                     line = worker.stdout.readline()
-                    made = busy.pop(worker.pid, None)
+                    made = busy.pop(number, None)
+                    lost = 0 if line else lost + 1
                     if not line:  # it is gone
                         ready.unregister(worker.stdout)
+                        ending = _ending(worker)
+                        if waiting and not stop.received and lost < _MOST_LOST:
+                            self._workers[number] = self._start(number)
+                            take_in(number)
                         if made is not None and not stop.received:
-                            log = f"see {self._out}/worker-{self._workers.index(worker)}.log"
-                            yield made, {"error": f"its process ended early: {log}"}
+                            yield made, {"error": f"its process {ending}: see {self._log(number)}"}
                         continue
                     if not stop.received:
-                        give(worker)
+                        give(number)
                     assert made is not None
                     yield made, json.loads(line)
         for folder in waiting if not stop.received else ():
-            yield folder, {"error": "no process was left to make it: the same command goes on"}
+            yield (
+                folder,
+                {"error": "not begun, since one process after the other ended early; the same "
+                 "command goes on"},
+            )  # fmt: skip
+
+
+def _ending(worker: subprocess.Popen[bytes]) -> str:
+    """How a process ended that nobody had told to."""
+    with suppress(BrokenPipeError), worker:  # closes its pipes
+        code = worker.wait()
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended early, with code {code}"

@@ -17,7 +17,7 @@ from flexpredict.run_folder import CONFIG
 from flexpredict.study.figure import figures
 from flexpredict.study.plan import Study, Trial
 from flexpredict.study.pool import Pool
-from flexpredict.study.tables import ill_text, markdown, summary
+from flexpredict.study.tables import columns, failed_text, ill_text, markdown, summary
 from flexpredict.train.loop import Interrupted
 from flexpredict.version import VERSION
 
@@ -26,11 +26,12 @@ _NEEDED = {"variant", "seed", "settings", "asked", "found"}  # of a line
 
 
 class Planned(NamedTuple):
-    """A study, those of its trials that are to be made, and the folder for what is found."""
+    """A study, its trials that are to be made, the folder for all, others that count if done."""
 
     study: Study
     todo: Sequence[Trial]
     out: Path
+    others: Sequence[Trial] = ()
 
 
 def run_studies(
@@ -133,7 +134,7 @@ class _Book:
     """What is known of a study's trials, and the folder where it is written down."""
 
     def __init__(self, planned: Planned, locks: ExitStack) -> None:
-        self.study, self.todo, self.out = planned
+        self.study, self.todo, self.out, self.others = planned
         self.failed: dict[str, str] = {}  # trials, and why
         _check_folder(self.out)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -150,8 +151,7 @@ class _Book:
 
     def waiting(self) -> list[Trial]:
         """Trials that no line is of, with these settings and of all that is measured now."""
-        found = []
-        for trial in self.todo:
+        for trial in (*self.todo, *self.others):
             known = self._lines.get(_key(trial))
             if (
                 known is not None
@@ -161,8 +161,7 @@ class _Book:
             ):
                 self._lines[_key(trial)] = self._line(trial, known)  # names may have changed
                 self._current.add(_key(trial))
-            else:
-                found.append(trial)
+        found = [trial for trial in self.todo if _key(trial) not in self._current]
         if len(found) < len(self.todo):
             say(f"{len(self.todo) - len(found)} of {len(self.todo)} trials are done already")
         return found
@@ -173,18 +172,24 @@ class _Book:
         write_results(self.out, self._in_order())
 
     def shown(self) -> list[dict[str, Any]]:
-        return [self._lines[key] for key in map(_key, self.todo) if key in self._current]
+        planned = map(_key, (*self.todo, *self.others))
+        return [self._lines[key] for key in planned if key in self._current]
 
     def write(self) -> None:
         """Lines, tables and figures."""
         if not (shown := self.shown()):
             return
-        for name in self.study.gauges:
+        for name in columns(shown):
             if all(line["found"].get(name) is None for line in shown):
-                say(f"no run has logged {name!r}: docs/health.md lists the gauges")
+                where = "docs/health.md lists the gauges" if name in self.study.gauges else (
+                    f"{self.out}/worker-*.log have what the measure gives"
+                )  # fmt: skip
+                say(f"no run has {name!r}: {where}")
+        if left := len(self._lines) - len(shown):
+            say(f"{left} lines of {self.out / RESULTS} are of other seeds or settings, in no table")
         study = self.study
         write_results(self.out, self._in_order())
-        table = f"{markdown(shown, study.baseline)}{ill_text(shown)}"
+        table = f"{markdown(shown, study.baseline)}{ill_text(shown)}{failed_text(self.failed)}"
         write_text(self.out / TABLE, f"# {study.title}\n\n{study.question.strip()}\n\n{table}")
         write_text(self.out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
         for name, figure in figures(shown, study.baseline).items():

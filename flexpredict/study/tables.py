@@ -92,10 +92,12 @@ def columns(lines: Sequence[Line]) -> list[str]:
 def markdown(lines: Sequence[Line], baseline: Baseline) -> str:
     """Two tables: means with deviations over seeds, and differences from the baseline."""
     names = columns(lines)
+    if not names:
+        return "Nothing was measured.\n"
     text = _head("seeds", names)
     for variant, cells in summary(lines, None).items():
-        seeds = max((cell["seeds"] for cell in cells.values()), default=0)
-        row = [mean_text(cells.get(name)) for name in names]
+        seeds = sum(line["variant"] == variant for line in lines)
+        row = [mean_text(cells.get(name), seeds) for name in names]
         text.append(f"| {variant} | {seeds} | {' | '.join(row)} |")
     parts = ["\n".join(text) + "\n"]
     if compared(lines, baseline):
@@ -112,7 +114,7 @@ def markdown_differences(lines: Sequence[Line], baseline: Baseline) -> str:
     for variant, other in compared(lines, baseline).items():
         cells = found[variant]
         pairs = max((cell.get("pairs", 0) for cell in cells.values()), default=0)
-        row = [difference_text(cells.get(name)) for name in names]
+        row = [difference_text(cells.get(name), pairs) for name in names]
         label = variant if isinstance(baseline, str) else f"{variant} − {other}"
         text.append(f"| {label} | {pairs} | {' | '.join(row)} |")
     return "\n".join(text) + "\n"
@@ -132,19 +134,30 @@ def ill_text(lines: Sequence[Line]) -> str:
     return f"\nNot all runs are healthy: {'; '.join(found)}.\n" if found else ""
 
 
-def mean_text(cell: Mapping[str, Any] | None) -> str:
-    """Of a cell of the summary."""
+def failed_text(failed: Mapping[str, str]) -> str:
+    """A sentence on the trials that failed, by their names, or nothing."""
+    said = "; ".join(f"{name} ({why})" for name, why in failed.items())
+    return f"\nFailed, and not in the table: {said}.\n" if said else ""
+
+
+def mean_text(cell: Mapping[str, Any] | None, seeds: int | None = None) -> str:
+    """Of a cell of the summary; how many it is of, where that is not all the seeds."""
     if cell is None:
         return "–"
-    return f"{cell['mean']:.4g}" + ("" if cell["std"] is None else f" ± {cell['std']:.2g}")
+    shown = f"{cell['mean']:.4g}" + ("" if cell["std"] is None else f" ± {cell['std']:.2g}")
+    return shown + _fewer(cell["seeds"], seeds)
 
 
-def difference_text(cell: Mapping[str, Any] | None) -> str:
-    """Of a cell of the summary, with its interval."""
+def difference_text(cell: Mapping[str, Any] | None, pairs: int | None = None) -> str:
+    """Of a cell of the summary, with its interval; how many it is of, where not all the pairs."""
     if cell is None or "difference" not in cell:
         return "–"
-    shown = f"{cell['difference']:+.3g}"
+    shown, fewer = f"{cell['difference']:+.3g}", _fewer(cell["pairs"], pairs)
     if cell["interval"] is None:
-        return shown
+        return shown + fewer
     low, high = (f"{end:+.3g}" for end in cell["interval"])
-    return f"{shown} (in all pairs)" if low == high else f"{shown} [{low}, {high}]"
+    return (f"{shown} (in all pairs)" if low == high else f"{shown} [{low}, {high}]") + fewer
+
+
+def _fewer(count: int, most: int | None) -> str:
+    return "" if most in (None, count) else f" (n = {count})"

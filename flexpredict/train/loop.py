@@ -25,7 +25,7 @@ from flexpredict.model.vit import Encoder
 from flexpredict.objective.ijepa import IJepa
 from flexpredict.objective.mae import Mae
 from flexpredict.progress import say
-from flexpredict.run_folder import CONFIG, set_aside
+from flexpredict.run_folder import CONFIG, EVALUATIONS, set_aside
 from flexpredict.train.chunks import Chunks
 from flexpredict.train.forecast import forecast
 from flexpredict.train.gauges import Coverage, Gauges, period
@@ -154,7 +154,9 @@ def _train(
         if len(rejections):
             say(f"{len(rejections)} of {len(source)} images could not be used: {run / REJECTED}")
         save_encoder(run, objective.encoders["target"], about | {"step": schedule.steps})
-        set_aside(run, lambda: {encoder_digest(one) for one in objective.encoders.values()})
+        older = set_aside(run, lambda: {encoder_digest(o) for o in objective.encoders.values()})
+        if older:
+            say(f"{older} evaluations were of earlier weights: {run / EVALUATIONS / 'earlier'}")
 
     ranks.by_main(begin)
 

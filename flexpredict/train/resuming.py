@@ -72,8 +72,8 @@ def restore(
             )
     if state["images"] != images:
         raise ValueError(
-            f"{run} was started on {state['images']} images, not {images}: resume it on the "
-            f"same images, or choose another --out"
+            f"{run} was started on {state['images']} images, not {images}: put back or take away "
+            f"what has changed, or start from its weights with --init {run} and another --out"
         )
     if state["step"] > steps:
         raise ValueError(

@@ -1,5 +1,7 @@
 import io
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,12 +85,24 @@ def test_folder__pictures_that_cannot_be_read_are_counted(tmp_path: Path) -> Non
         open_source(tmp_path)
     _photos(tmp_path)
     (tmp_path / "._1.HEIC").touch()  # as a Mac leaves them
-    said = "has 12 images that can be read; left out are 2 .heic, 1 .dng"
+    said = "has 12 files of kinds that are read; left out are 2 .heic, 1 .dng"
     with pytest.warns(Notice, match=said):
         assert len(open_source(tmp_path)) == 12
     index_folder(tmp_path)
     with pytest.warns(Notice, match=said):  # from its index
         open_source(tmp_path)
+
+
+def test_folder__of_splits_is_one_set_and_it_is_said(tmp_path: Path) -> None:
+    """Who evaluates on val/ should not have pretrained on it unawares."""
+    for split in ("train", "val"):
+        _photos(tmp_path / split)
+    said = f"all of train/ and val/ in it: name {tmp_path / 'train'} to leave the others for tests"
+    with pytest.warns(Notice, match=re.escape(said)):
+        assert len(open_source(tmp_path)) == 24
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(open_source(tmp_path / "train")) == 12
 
 
 def test_memory__wrong_arrays_are_refused() -> None:

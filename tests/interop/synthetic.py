@@ -147,4 +147,4 @@ def hugging_face(weights: Weights) -> Weights:
 def _table(one: Published, dim: int) -> Tensor:
     side = one.image // one.patch
     assert math.isqrt(side**2) == side
-    return sincos_positions(side, side, dim, dtype=torch.float32)[None]
+    return sincos_positions(side, side, dim)[None]

@@ -99,7 +99,7 @@ def test_coordinates__mean_and_covariance() -> None:
     spread = stop.noise.spread.view(2, 2)
     assert (spread - torch.eye(2)).abs().min() > 0.05
     shift_covariance = spread @ spread.T
-    psi = sincos_positions(4, 5, P)[2 * 5 + 3].expand(draws, 1, P)
+    psi = sincos_positions(4, 5, P, dtype=torch.float64)[2 * 5 + 3].expand(draws, 1, P)
     sample = stop.masked(psi, projection, torch.zeros(P).double())[:, 0]
 
     axis = torch.arange(P) // (P // 2)  # columns, then rows
@@ -128,7 +128,7 @@ def test_coordinates__are_sincos_of_the_shifted_place() -> None:
     stop, projection, _ = _stop("coordinates")
     assert isinstance(stop.noise, Coordinates)
     numbers = torch.randn(6, 20, 2, dtype=torch.float64)
-    psi = sincos_positions(4, 5, P).expand(6, 20, P)
+    psi = sincos_positions(4, 5, P, dtype=torch.float64).expand(6, 20, P)
     tokens = stop.masked(psi, projection, torch.zeros(P).double(), _Given(numbers))
     shift = STD * torch.einsum("ij,btj->bti", stop.noise.spread.view(2, 2), numbers)
     for image in range(6):
@@ -188,7 +188,7 @@ def test_zero__is_the_deterministic_baseline(covariance: str) -> None:
 
 
 def test_zero__where_a_learned_or_annealed_scale_is_zero() -> None:
-    psi = sincos_positions(4, 5, P).expand(3, 20, P)
+    psi = sincos_positions(4, 5, P, dtype=torch.float64).expand(3, 20, P)
     stop, projection, mask_token = _stop("coordinates")
     assert isinstance(stop.noise, Coordinates)
     nn.init.zeros_(stop.noise.spread)

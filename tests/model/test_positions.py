@@ -46,12 +46,12 @@ def test_stochastic__what_does_not_fit_gets_one_sentence() -> None:
 def test_sincos__equals_released_tables(vectors: dict[str, dict[str, np.ndarray]]) -> None:
     for name, table in vectors["sincos"].items():
         dim, grid = (int(part[1:]) for part in name.split("_"))
-        ours = sincos_positions(grid, grid, dim).numpy()
+        ours = sincos_positions(grid, grid, dim, dtype=torch.float64).numpy()
         np.testing.assert_allclose(ours, table, rtol=0, atol=1e-12)
 
 
 def test_sincos__first_half_is_column_and_rows_have_fixed_norm() -> None:
-    table = sincos_positions(3, 5, 64).view(3, 5, 64)
+    table = sincos_positions(3, 5, 64, dtype=torch.float64).view(3, 5, 64)
     assert torch.equal(table[0, :, :32], table[2, :, :32])  # the row does not matter
     assert torch.equal(table[:, 0, 32:], table[:, 4, 32:])  # the column does not matter
     assert not torch.equal(table[0, 0, :32], table[0, 1, :32])
@@ -60,7 +60,7 @@ def test_sincos__first_half_is_column_and_rows_have_fixed_norm() -> None:
 
 def test_sincos__odd_width_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 4, not 6"):
-        sincos_positions(2, 2, 6)
+        sincos_positions(2, 2, 6, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("covariance", ["projected", "fixed"])
@@ -70,7 +70,7 @@ def test_masked__mean_and_covariance(covariance: str) -> None:
     stop, projection, mask_token = _stop(noise_std=std, covariance=covariance)
     psi = torch.randn(1, P, dtype=torch.float64).expand(draws, P)
     with torch.no_grad():
-        sample = stop.masked(psi, projection, mask_token[0]) - psi - mask_token[0]
+        sample = stop.masked(psi[None], projection, mask_token[0])[0] - psi - mask_token[0]
     weight = projection.weight.detach()
     true = std**2 * (weight @ weight.T if covariance == "projected" else torch.eye(P).double())
     mean_error = true.diagonal().sqrt() / math.sqrt(draws)
@@ -78,6 +78,34 @@ def test_masked__mean_and_covariance(covariance: str) -> None:
     # The variance of a sample covariance of Gaussians: (Σij² + Σii Σjj) / n.
     error = ((true**2 + true.diagonal()[:, None] * true.diagonal()) / draws).sqrt()
     assert ((sample.T @ sample / draws - true).abs() < 5 * error).all()
+
+
+def test_noise__is_not_shared_by_the_images_of_a_batch() -> None:
+    """Positions without images would broadcast, and all images get the same draw."""
+    stop, projection, mask_token = _stop(noise_on="both")
+    psi, features = torch.zeros(5, P).double(), torch.zeros(2, 5, D).double()
+    with pytest.raises(ValueError, match=r"shape \(5, \d+\): every image has noise of its own, so"):
+        stop.masked(psi, projection, mask_token)
+    with pytest.raises(ValueError, match="so expand them"):
+        stop.context(features, psi, projection)
+    one, other = stop.masked(psi.expand(2, -1, -1), projection, mask_token)
+    assert not torch.isclose(one, other).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_noise__comes_in_the_projections_format(dtype: torch.dtype) -> None:
+    """Whatever format the table of positions has, as a float64 one or a narrowed model's."""
+    stop, projection, mask_token = _stop()
+    for positions in (torch.zeros(2, 3, P).double(), torch.zeros(2, 3, P, dtype=dtype)):
+        found = stop.masked(positions, projection.to(dtype), mask_token.to(dtype))
+        assert found.isfinite().all()
+        assert found.detach().float().std() > 0
+
+
+def test_masked__the_released_form_needs_b() -> None:
+    stop, _, mask_token = _stop(form="released")
+    with pytest.raises(ValueError, match="form='released' puts b in place of m̃: give a Linear"):
+        stop.masked(torch.zeros(2, 3, P), nn.Linear(D, P, bias=False), mask_token)
 
 
 def test_masked__gradient_reaches_A_through_the_noise_alone() -> None:
@@ -198,7 +226,7 @@ def test_stop__in_somebody_elses_model_gives_the_same_tokens() -> None:
             super().__init__()
             self.embed = nn.Linear(D, P)
             self.query = nn.Parameter(torch.randn(P))
-            self.table = nn.Parameter(sincos_positions(4, 4, P).float(), requires_grad=False)
+            self.table = nn.Parameter(sincos_positions(4, 4, P), requires_grad=False)
             self.body = nn.TransformerEncoder(
                 nn.TransformerEncoderLayer(P, 2, 16, batch_first=True), 1
             )

@@ -123,7 +123,7 @@ def test_optimal_predictor__with_stop_noise_uses_the_mahalanobis_distance() -> N
     """ψ̂ from the real module: the error of the formula is orthogonal to functions of ψ̂."""
     torch.manual_seed(0)
     dim, std, draws = 8, 0.6, 200_000
-    psi = sincos_positions(4, 4, dim)
+    psi = sincos_positions(4, 4, dim, dtype=torch.float64)
     projection = torch.nn.Linear(24, dim).double()
     torch.nn.init.normal_(projection.weight, std=0.25)
     stop = StochasticPositions(24, dim, std)
@@ -132,7 +132,7 @@ def test_optimal_predictor__with_stop_noise_uses_the_mahalanobis_distance() -> N
     skewed /= skewed.sum()
     x = torch.multinomial(skewed, draws, replacement=True)
     with torch.no_grad():
-        r = stop.masked(psi[x], projection, torch.zeros(dim).double())
+        r = stop.masked(psi[x][None], projection, torch.zeros(dim).double())[0]
         weight = projection.weight
         precision = torch.linalg.inv(std**2 * weight @ weight.T)
 

@@ -24,7 +24,7 @@ def test_grid__distances_and_neighbours() -> None:
 
 
 def test_displacement__without_noise_is_zero() -> None:
-    psi = sincos_positions(5, 7, 32)
+    psi = sincos_positions(5, 7, 32, dtype=torch.float64)
     still = positions.displacement(psi, (5, 7), torch.zeros(32, 16).double(), 8, _generator())
     assert (still.nearest_is_query, still.patches) == (1, 0)
     maps = positions.similarity(psi, 17, torch.zeros(32, 16).double(), 8, _generator())
@@ -56,7 +56,7 @@ def test_displacement__of_an_untrained_a_as_the_spec_has_it() -> None:
 
 
 def test_similarity__is_the_cosine_with_the_mean_over_draws() -> None:
-    psi = sincos_positions(3, 3, 8)
+    psi = sincos_positions(3, 3, 8, dtype=torch.float64)
     noise = torch.randn(8, 4, generator=_generator(), dtype=torch.float64)
     maps = positions.similarity(psi, 4, noise, 3, torch.Generator().manual_seed(5))
     normal = torch.randn(3, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -88,7 +88,7 @@ def test_variance_by_frequency__columns_first_and_frequencies_in_order() -> None
     matrix = torch.where(changes, 2.0, 1.0)[:, None] * torch.eye(dim)
     found = positions.variance_by_frequency(matrix)
     assert found.tolist() == [[4.0] * 4, [1.0] * 4]
-    fastest = sincos_positions(1, 3, dim).diff(dim=0).abs().amax(0)
+    fastest = sincos_positions(1, 3, dim, dtype=torch.float64).diff(dim=0).abs().amax(0)
     matrix = torch.where(fastest > 0.5, 3.0, 1.0)[:, None] * torch.eye(dim)
     assert positions.variance_by_frequency(matrix).tolist() == [[9.0, 1, 1, 1], [1.0] * 4]
 

@@ -36,11 +36,8 @@ STUDY = {
 }  # fmt: skip
 
 
-# Of another protocol: that is found when it is measured.
-EARLY = {
-    "method": "logistic", "key": "after_100_iterations",
-    "options": {"task": "scenes-count", "data": "scenes:60"},
-}  # fmt: skip
+# That is found when it is measured.
+UNUSABLE = {"method": "logistic", "options": {"task": "scenes-count", "draws": "x"}}
 
 
 @pytest.fixture
@@ -78,7 +75,7 @@ def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
     assert set(again[0]["found"]) == {"count", "own place", "norm_mask_token"}
     study.write_text(yaml.safe_dump(STUDY | {"gauges": ["norm_Q"]}))
     fp.run_study(str(study), out, device="cpu")
-    assert "no run has logged 'norm_Q'" in capfd.readouterr().err
+    assert "no run has 'norm_Q': docs/health.md'" in capfd.readouterr().err
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
 
     # Runs of another length, or of other images, are other runs.
@@ -125,13 +122,13 @@ def test_studies__share_runs_and_evaluations(study: Path, tmp_path: Path) -> Non
 
 
 def test_studies__of_other_images_share_nothing_and_fail_apart(study: Path, tmp_path: Path) -> None:
-    wrong = {"count": EARLY}
+    wrong = {"count": UNUSABLE}
     names = {"other": STUDY | {"data": "scenes:50"}, "wrong": STUDY | {"measures": wrong}}
     paths = [tmp_path / f"{name}.yaml" for name in names]
     for path, values in zip(paths, names.values(), strict=True):
         path.write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
-    with pytest.raises(RuntimeError, match=r"2 of 2 trials failed.*logistic gives no 'after_"):
+    with pytest.raises(RuntimeError, match="2 of 2 trials failed"):
         fp.run_study([str(study), *map(str, paths)], out, jobs=2, device="cpu")
     one, other = read_results(out / "study"), read_results(out / "other")
     assert [line["data"] for line in one + other] == ["scenes:60"] * 2 + ["scenes:50"] * 2
@@ -237,20 +234,86 @@ def test_study__goes_on_after_a_signal(study: Path, tmp_path: Path, start: Start
     assert steps()[-1] == 1200
 
 
-def test_study__what_a_killed_process_leaves_undone_is_said(
+def _child(process: "subprocess.Popen[bytes]") -> int:
+    """The one that makes trials; there may be a tracker of shared memory beside it."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (found,) = (one for one in children if b"trials" in Path(f"/proc/{one}/cmdline").read_bytes())
+    return int(found)
+
+
+def test_study__another_process_takes_the_place_of_one_that_is_killed(
     study: Path, tmp_path: Path, start: Start
 ) -> None:
     study.write_text(yaml.safe_dump(LONG))
     out = tmp_path / "out"
     run = _start(start, study, out)
     wait_until(lambda: logged(out / "sincos-seed0", 2), run)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    for child in children:  # the only one
-        os.kill(int(child), signal.SIGKILL)
+    os.kill(_child(run), signal.SIGKILL)
     code, errors = ended(run)
     assert code == 1, errors
-    assert "2 of 2 trials failed" in errors
+    assert "1 of 2 trials failed" in errors
+    assert "sincos-seed0: its process was killed by SIGKILL: see" in errors
+    assert [line["variant"] for line in read_results(out)] == ["stop"]
+    assert "Failed, and not in the table: sincos-seed0 (its" in (out / "table.md").read_text()
     assert len(fp.run_study(str(study), out, jobs=2, device="cpu")) == 2
+    assert "Failed" not in (out / "table.md").read_text()
+
+
+def test_study__where_processes_cannot_live_no_more_are_started(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.write_text(yaml.safe_dump(STUDY | {"seeds": [0, 1, 2]}))
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    with pytest.raises(RuntimeError, match=r"6 of 6 trials failed.*ended early, with code 1: see"):
+        fp.run_study(str(study), tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out" / "table.md").exists()
+
+
+def test_study__its_processes_save_and_leave_when_it_is_killed(
+    study: Path, tmp_path: Path, start: Start
+) -> None:
+    """Else they would train on, and the same command would find their folders taken."""
+    study.write_text(yaml.safe_dump(LONG | {"settings": LONG["settings"] | {"steps": 100_000}}))
+    out = tmp_path / "out"
+    run = _start(start, study, out)
+    wait_until(lambda: logged(out / "sincos-seed0", 2), run)
+    child = Path(f"/proc/{_child(run)}")
+    run.kill()
+    ended(run)
+    wait_until(lambda: not child.exists() or " Z " in (child / "stat").read_text())
+    assert "stopped at step" in (out / "worker-0.log").read_text()
+
+
+def test_study__the_table_has_the_seeds_of_the_study_and_those_asked_for(
+    study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(yaml.safe_dump(STUDY | {"measures": {}, "variants": {"sincos": {}}}))
+    out = tmp_path / "out"
+
+    def seeds(asked: list[int] | None) -> list[int]:
+        lines = fp.run_study(str(study), out, seeds=asked, device="cpu")
+        found = json.loads((out / "summary.json").read_text())["sincos"]["norm_A"]["seeds"]
+        assert found == len(lines)
+        return [line["seed"] for line in lines]
+
+    assert seeds(None) == [0]
+    assert seeds([1]) == [1, 0]
+    assert seeds(None) == [0]
+    said = f"1 lines of {out / 'results.jsonl'} are of other seeds or settings, in no table"
+    assert said in capfd.readouterr().err
+
+
+def test_study__what_a_run_does_not_have_is_left_out_of_its_line(
+    study: Path, tmp_path: Path
+) -> None:
+    """Noise in coordinates is not that of one matrix, and points nowhere in ψ's space."""
+    values = {"variants": {"stop": {}, "coordinates": {"positions": "coordinates"}}}
+    study.write_text(yaml.safe_dump(STUDY | values | {"baseline": "stop"}))
+    lines = fp.run_study(str(study), tmp_path / "out", device="cpu")
+    found = {line["variant"]: line["found"] for line in lines}
+    assert found["stop"]["own place"] is not None
+    assert found["coordinates"]["own place"] is None
+    assert found["coordinates"]["count"] is not None
 
 
 def test_study__one_failure_does_not_stop_the_others(study: Path, tmp_path: Path) -> None:
@@ -292,18 +355,25 @@ def test_study__says_which_runs_are_ill(
     assert fp.run_study(str(study), out, device="cpu") == [line]
 
 
-def test_study__a_key_that_is_not_measured_is_named(study: Path, tmp_path: Path) -> None:
-    study.write_text(yaml.safe_dump(STUDY | {"measures": {"count": EARLY}}))
-    sentence = "logistic gives no 'after_100_iterations': measure count can have accuracy"
-    with pytest.raises(RuntimeError, match=sentence):
-        fp.run_study(str(study), tmp_path / "out", device="cpu")
+def test_study__a_number_that_no_run_has_is_named(
+    study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    early = {"method": "logistic", "key": "after_100_iterations"}  # of another protocol
+    early |= {"options": {"task": "scenes-count", "data": "scenes:60"}}  # type: ignore[dict-item]
+    study.write_text(yaml.safe_dump(STUDY | {"measures": {"early": early}}))
+    out = tmp_path / "out"
+    assert len(fp.run_study(str(study), out, device="cpu")) == 2
+    assert f"no run has 'early': {out}/worker-*.log have what" in capfd.readouterr().err
+    assert (
+        "logistic gives no 'after_100_iterations' of it, but accuracy"
+        in (out / "worker-0.log").read_text()
+    )
 
 
 def test_study__a_measure_that_fails_costs_neither_the_run_nor_the_others(
     study: Path, tmp_path: Path
 ) -> None:
-    wrong = {"method": "logistic", "options": {"task": "scenes-count", "draws": "x"}}
-    study.write_text(yaml.safe_dump(STUDY | {"measures": {"wrong": wrong, **STUDY["measures"]}}))  # type: ignore[dict-item]
+    study.write_text(yaml.safe_dump(STUDY | {"measures": {"wrong": UNUSABLE, **STUDY["measures"]}}))  # type: ignore[dict-item]
     with pytest.raises(RuntimeError, match="of 2 trials failed"):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
     assert len(list(tmp_path.glob("out/*/encoder.safetensors"))) == 2

@@ -48,6 +48,19 @@ def test_summary__one_seed_has_no_deviation_and_no_interval() -> None:
     assert "| b | 1 | +1 | – |" in markdown(one, "a")
 
 
+def test_table__a_cell_of_fewer_seeds_says_so() -> None:
+    lines = [line | {"found": dict(line["found"])} for line in LINES]
+    lines[0]["found"]["norm"] = lines[3]["found"]["norm"] = lines[4]["found"]["norm"] = 2.0
+    text = markdown(lines, "a")
+    assert "| a | 3 | 11 ± 1 | 2 (n = 1) |" in text
+    assert "2 ± 0 (n = 2) |" in text
+    assert text.count("+0 (n = 1) |") == 1
+
+
+def test_table__of_nothing() -> None:
+    assert markdown([line | {"found": {}} for line in LINES], "a") == "Nothing was measured.\n"
+
+
 def test_summary__each_variant_has_a_baseline_of_its_own() -> None:
     more = [line | {"variant": f"{line['variant']} twice"} for line in LINES]
     more = [line | {"found": {"kNN": 2 * line["found"]["kNN"]}} for line in more]

@@ -12,6 +12,7 @@ import torch
 import flexpredict as fp
 from flexpredict import build
 from flexpredict.config import settings_from
+from flexpredict.data.augment import BATCH_DRAWS, augment_batch
 from flexpredict.data.loader import Batches, Order, hold, load
 from flexpredict.data.sources import MemorySource
 from flexpredict.engine import optim
@@ -169,11 +170,12 @@ def test_cuda__steps_do_not_wait_for_the_device(pictures: np.ndarray) -> None:
     compute = Step(objective, optimizer, device=device, dtype=torch.bfloat16)
     chunks = Chunks(build.build_sampler(settings, objective.encoder.grid), 0, 8)
     images = torch.from_numpy(pictures[:16]).permute(0, 3, 1, 2).cuda()
+    draws = torch.rand(16, BATCH_DRAWS).pin_memory()
     views = [chunks.views(plans, device) for plans in chunks(0, 0, 16)]
-    compute(images, views, 0.99, measure=True)
+    compute(augment_batch(images, draws, "crop-flip-gray-blur"), views, 0.99, measure=True)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        compute(images, views, 0.99, measure=True)
+        compute(augment_batch(images, draws, "crop-flip-gray-blur"), views, 0.99, measure=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

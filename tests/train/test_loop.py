@@ -257,7 +257,7 @@ def test_resume__checkpoints_that_are_gone_are_missed(pictures: np.ndarray, tmp_
 
 
 def test_resume__evaluations_of_earlier_weights_are_set_aside(
-    pictures: np.ndarray, tmp_path: Path
+    pictures: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     fp.pretrain(pictures, run, **SMALL)
@@ -274,6 +274,7 @@ def test_resume__evaluations_of_earlier_weights_are_set_aside(
     fp.pretrain(pictures, run, resume=True, **SMALL | {"steps": 10})
     assert {path.name for path in folder.iterdir()} == {"floor.json", "earlier"}
     assert (folder / f"earlier/own-{digest[:8]}.json").exists()
+    assert f"1 evaluations were of earlier weights: {folder / 'earlier'}" in capsys.readouterr().err
 
 
 def test_resume__images_that_have_moved_are_noted(

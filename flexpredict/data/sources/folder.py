@@ -63,8 +63,16 @@ class FolderSource(PathSource):
             self._use(index)
         if left_out := walk.left_out if index is None else index.left_out:
             warnings.warn(
-                f"{root} has {len(self.paths):,} images that can be read; left out are {left_out}: "
-                f"to use them too, convert them",
+                f"{root} has {len(self.paths):,} files of kinds that are read; left out are "
+                f"{left_out}: to use them too, convert them",
+                Notice,
+                stacklevel=2,
+            )
+
+        if "train" in self.classes and (others := sorted({"val", "test"} & {*self.classes})):
+            warnings.warn(
+                f"{root} is taken as one set, all of train/ and {'/ and '.join(others)}/ in it: "
+                f"name {root / 'train'} to leave the others for tests",
                 Notice,
                 stacklevel=2,
             )

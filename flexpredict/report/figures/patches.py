@@ -30,7 +30,7 @@ class Predicted:
 
 @styled
 def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
-    """Figure 6: a row for each run; for each image its context, the rest pale, then maps."""
+    """Figure 6: a row for each run; for each image its context, the rest under gray, then maps."""
     images = len(next(iter(found.values())))
     titles = list(next(iter(found.values()))[0].maps)
     columns = images * (1 + len(titles))
@@ -63,8 +63,21 @@ def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
     bare(panels.ravel())
     bar = figure.colorbar(drawn, ax=panels.ravel().tolist(), fraction=0.015, aspect=25)
     bar.set_ticks(drawn.get_clim(), labels=["least", "most"])
-    bar.set_label("likeness")
+    bar.set_label("share of the map")
+    ranges = [f"{title}: {_range(title, limits)}" for title in titles]
+    figure.supxlabel(f"shares over those of an even map: {'; '.join(ranges)}", fontsize=6)
     return figure
+
+
+def _range(title: str, limits: Mapping[tuple[str, Any], tuple[float, float]]) -> str:
+    """What least and most mean: every kind of map has colours of its own, and would look alike."""
+    over_even = [
+        limit * (grid[0] * grid[1] - 1)
+        for (name, grid), both in limits.items()
+        if name == title
+        for limit in both
+    ]
+    return f"{min(over_even):.2g} to {max(over_even):.2g}"
 
 
 def _limits(maps: Sequence[Tensor]) -> tuple[float, float]:
@@ -77,7 +90,7 @@ def _seen(panel: Axes, one: Predicted) -> None:
     scale = one.image.shape[0] // one.seen.shape[0]
     pixels = np.kron(one.seen, np.ones((scale, scale), dtype=bool))
     panel.imshow(
-        np.where(pixels[..., None], one.image, 0.4 * one.image + 140).astype(np.uint8),
+        np.where(pixels[..., None], one.image, 0.3 * one.image + 100).astype(np.uint8),
         extent=(-0.5, one.seen.shape[1] - 0.5, one.seen.shape[0] - 0.5, -0.5),
     )
     _mark(panel, one.place, one.seen.shape)

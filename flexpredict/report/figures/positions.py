@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from torch import Tensor
 
 from flexpredict.model.masking import Grid
@@ -109,9 +109,13 @@ def frequencies(growth: Mapping[str, Tensor], styles: Styles) -> Figure:
             xlabel="wavelength, patches",
             title=("column (x)", "row (y)")[axis],
         )
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        plain_logarithm(panel.xaxis, panel.yaxis)
         panel.grid()
+        plain_logarithm(panel.xaxis)
+    low, high = panels[0].get_ylim()
+    # Ticks of a logarithm are too far apart for growth by some percent.
+    ticks = LogLocator(subs=(1, 2, 5)) if high > 4 * low else MaxNLocator(6)
+    panels[0].yaxis.set_major_locator(ticks)
+    plain_logarithm(panels[0].yaxis)
     panels[0].set_ylabel("noise variance,\ntrained ÷ untrained")
     _legend_beside(figure)
     return figure

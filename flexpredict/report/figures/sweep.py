@@ -15,8 +15,13 @@ _LETTER, _MARK, _LINE = 0.055, 0.45, 0.15  # inches of a legend: a letter, what 
 
 
 @styled
-def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> Figure:
-    """A panel for each quantity; every seed a dot, means joined, bars of one standard deviation."""
+def over(
+    panels: Mapping[str, Series], unit: str, along: str = "noise_std", bars: str = ""
+) -> Figure:
+    """A panel for each quantity; every seed a dot, means joined, bars of one standard deviation.
+
+    bars: what stands below about them.
+    """
     columns = min(2 if len(panels) < 5 else 3, len(panels))
     rows = -(-len(panels) // columns)
     wide = COLUMN * columns if columns < 3 else PAGE
@@ -36,6 +41,8 @@ def over(panels: Mapping[str, Series], unit: str, along: str = "noise_std") -> F
             panel.legend()
     for panel in drawn[len(panels) :]:
         panel.set_visible(False)
+    if bars:
+        figure.supxlabel(bars, fontsize=7)
     if shared and len(names) > 1:  # above, where no curve can run into it
         full = max(
             drawn[: len(panels)], key=lambda panel: len(panel.get_legend_handles_labels()[1])
