@@ -99,7 +99,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except _Usage as error:
-        sentence = error.format_message().strip().rstrip(".")
+        sentence = error.format_message().strip().rstrip(".").replace("Value error, ", "")
         if not sentence:  # no words at all: its help was shown
             sys.exit(2)
         command = error.ctx.command_path if error.ctx else "flexpredict"

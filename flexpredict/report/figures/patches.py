@@ -30,7 +30,7 @@ class Predicted:
 
 @styled
 def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
-    """Figure 6: a row for each run; for each image its context, the rest under gray, then maps."""
+    """Figure 6: a row for each run; for each image its context, the rest under light gray, then maps."""
     images = len(next(iter(found.values())))
     titles = list(next(iter(found.values()))[0].maps)
     columns = images * (1 + len(titles))
@@ -90,7 +90,7 @@ def _seen(panel: Axes, one: Predicted) -> None:
     scale = one.image.shape[0] // one.seen.shape[0]
     pixels = np.kron(one.seen, np.ones((scale, scale), dtype=bool))
     panel.imshow(
-        np.where(pixels[..., None], one.image, 0.3 * one.image + 100).astype(np.uint8),
+        np.where(pixels[..., None], one.image, 0.12 * one.image + 190).astype(np.uint8),
         extent=(-0.5, one.seen.shape[1] - 0.5, one.seen.shape[0] - 0.5, -0.5),
     )
     _mark(panel, one.place, one.seen.shape)
