@@ -30,7 +30,7 @@ class Predicted:
 
 @styled
 def heat_maps(found: Mapping[str, Sequence[Predicted]]) -> Figure:
-    """Figure 6: a row for each run; for each image its context, the rest under light gray, then maps."""
+    """Figure 6: a row for each run; for each image its context, the rest gray, then maps."""
     images = len(next(iter(found.values())))
     titles = list(next(iter(found.values()))[0].maps)
     columns = images * (1 + len(titles))
