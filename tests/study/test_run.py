@@ -75,7 +75,7 @@ def test_study__makes_results_tables_and_a_figure_and_skips_what_is_done(
     assert set(again[0]["found"]) == {"count", "own place", "norm_mask_token"}
     study.write_text(yaml.safe_dump(STUDY | {"gauges": ["norm_Q"]}))
     fp.run_study(str(study), out, device="cpu")
-    assert "no run has 'norm_Q': docs/health.md'" in capfd.readouterr().err
+    assert "no run has 'norm_Q': docs/health.md lists the gauges" in capfd.readouterr().err
     assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/metrics.jsonl")}
 
     # Runs of another length, or of other images, are other runs.
@@ -244,7 +244,7 @@ def _child(process: "subprocess.Popen[bytes]") -> int:
 def test_study__another_process_takes_the_place_of_one_that_is_killed(
     study: Path, tmp_path: Path, start: Start
 ) -> None:
-    study.write_text(yaml.safe_dump(LONG))
+    study.write_text(yaml.safe_dump(LONG | {"settings": LONG["settings"] | {"steps": 300}}))
     out = tmp_path / "out"
     run = _start(start, study, out)
     wait_until(lambda: logged(out / "sincos-seed0", 2), run)
