@@ -19,7 +19,7 @@ import flexpredict as fp
             {"epochs": 1},
             "finetune has no option 'epochs': it takes data, device",
         ),
-        ("knn", {"neighbours": 0}, "neighbours=0: expected at least 1"),
+        ("knn", {"neighbours": 0}, "neighbours=0: expected a whole number, at least 1"),
         ("knn", {"temperature": 0}, "temperature=0: expected more than 0"),
         ("knn", {"layers": 0}, "layers=0"),
         ("logistic", {"draws": 0}, "draws=0"),

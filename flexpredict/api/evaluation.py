@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from flexpredict.run_folder import CONFIG, EVALUATIONS
 from flexpredict.train.loop import Interrupted
 from flexpredict.written import meant
 
+_LEAST = {"neighbours": 1, "layers": 1, "draws": 1, "epochs": 1, "size": 16}  # as in the shell
 Encoders = Literal["target", "context", "untrained", "pixels"]
 
 
@@ -59,7 +60,7 @@ def features(
     device: str | None = None,
 ) -> Features:
     """Frozen features of all images that can be used: token means after the final norm."""
-    _at_least_one(layers=layers)
+    check_values({"layers": layers, "resize": resize})
     model = _encoder(run, encoder, device)
     rendered = max(size_for(model, image_size))  # of scenes, which are square
     source = open_source(data, image_size=rendered, progress=Tally("scenes"))
@@ -135,7 +136,7 @@ def probe(
     augment, epochs: other than the protocol's. on: task, data, train, test, encoder, image_size,
     resize and device, as `On` has them.
     """
-    _at_least_one(layers=layers, draws=draws, epochs=epochs)
+    check_values({"layers": layers, "draws": draws, "epochs": epochs})
     subject, task = _open(probe, run, labels, **on)
     found = frozen.probe(
         subject,
@@ -165,7 +166,7 @@ def logistic(
 
     protocol: default, released-1% or released-1%-script. on: as for `probe`.
     """
-    _at_least_one(layers=layers, draws=draws)
+    check_values({"layers": layers, "draws": draws})
     subject, task = _open(logistic, run, labels, **on)
     found = frozen.logistic(
         subject, task, protocol=protocol, labels=labels, layers=layers, draws=draws, seed=seed
@@ -185,9 +186,9 @@ def knn(
     **on: Unpack[On],
 ) -> Evaluation:
     """Weighted nearest neighbours, and a ridge probe in closed form. on: as for `probe`."""
-    _at_least_one(neighbours=neighbours, layers=layers, draws=draws)
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature}: expected more than 0")
+    check_values(
+        {"neighbours": neighbours, "temperature": temperature, "layers": layers, "draws": draws}
+    )
     subject, task = _open(knn, run, labels, **on)
     found = frozen.knn(
         subject,
@@ -214,8 +215,7 @@ def shifts(
 
     on: as for `probe`.
     """
-    if not distances or min(distances) < 1:
-        raise ValueError(f"distances={list(distances)}: expected pixels, at least 1 each")
+    check_values({"distances": distances})
     subject, task = _open(shifts, run, labels, **on)
     return _keep(run, shift_probe(subject, task, distances=distances, labels=labels, seed=seed))
 
@@ -234,7 +234,7 @@ def finetune(
 
     What was interrupted is gone on with by the same call. on: as for `probe`.
     """
-    _at_least_one(draws=draws)
+    check_values({"draws": draws})
     if on.get("encoder") == "pixels":
         raise ValueError("pixels have no weights to fine-tune: choose another encoder")
     subject, task = _open(finetune, run, labels, **on)
@@ -268,7 +268,7 @@ def boxes(
 
     data: packed files with the splits train and val and an array bbox, or a name of such.
     """
-    _at_least_one(layers=layers)
+    check_values({"layers": layers, "resize": resize})
     subject = Subject(_encoder(run, encoder, device), encoder, image_size, resize, told=Tally)
     return _keep(run, box_probe(subject, open_boxes(data), layers=layers, seed=seed))
 
@@ -288,6 +288,7 @@ def video(
     """Label propagation through videos; masks and overlays go to the folder that is returned."""
     if task not in VIDEO_TASKS:
         raise ValueError(f"task {task!r} is no video task: choose one of {', '.join(VIDEO_TASKS)}")
+    check_values({"size": size, "resize": resize})
     if out is not None:
         check_empty(Path(out))
     model = _encoder(run, encoder, device)
@@ -330,10 +331,20 @@ def check_options(method: Callable[..., Any], given: Iterable[str]) -> None:
             raise ValueError(f"{method.__name__.strip('_')} has no option {name!r}: {hint}")
 
 
-def _at_least_one(**numbers: int | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value}: expected at least 1")
+def check_values(given: Mapping[str, Any]) -> None:
+    """Whether options have values that make sense, as far as that can be told before the work."""
+    for name, least in _LEAST.items():
+        value = given.get(name)
+        if value is not None and not (isinstance(value, int | np.integer) and value >= least):
+            raise ValueError(f"{name}={value!r}: expected a whole number, at least {least}")
+    if not (temperature := given.get("temperature", 1)) > 0:
+        raise ValueError(f"temperature={temperature}: expected more than 0")
+    if (distances := given.get("distances")) is not None and not (
+        len(distances) and min(distances) > 0
+    ):
+        raise ValueError(f"distances={list(distances)}: expected pixels, at least 1 each")
+    if (resize := given.get("resize")) not in (None, *get_args(Resize)):
+        raise ValueError(f"resize={resize!r}: choose one of {', '.join(get_args(Resize))}")
 
 
 def _open(
@@ -344,6 +355,7 @@ def _open(
 ) -> tuple[Subject, Labelled]:
     """An encoder and what it is evaluated on."""
     check_options(method, on)
+    check_values(on)
     which, size = on.get("encoder", "target"), on.get("image_size")
     model = _encoder(run, which, on.get("device"))
     task = open_task(

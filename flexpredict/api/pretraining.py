@@ -11,11 +11,11 @@ from flexpredict.config import Settings, read_recipe, read_settings, settings_fr
 from flexpredict.data.doubts import doubts
 from flexpredict.data.inspect import inspect
 from flexpredict.data.sources import Source, open_source
+from flexpredict.data.sources.folder import parts_of
 from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.engine.distributed import pick_device, processes, raised_by_sigterm
 from flexpredict.engine.encoders import Which, load_encoder
 from flexpredict.evaluate.online import OnlineProbe
-from flexpredict.evaluate.tasks import parts_of
 from flexpredict.health.diagnosis import Diagnosis, diagnose, steps_of
 from flexpredict.health.reference import Reading, readings, reference_of
 from flexpredict.model.vit import Encoder

@@ -9,6 +9,7 @@ from flexpredict import build
 from flexpredict.api.evaluation import (
     boxes,
     check_options,
+    check_values,
     finetune,
     knn,
     logistic,
@@ -100,6 +101,7 @@ def _check(study: "Study", todo: "Sequence[Trial]") -> None:
 def _check_options(name: str, measure: "Measure") -> None:
     try:
         check_options(_METHODS[measure.method], measure.options)
+        check_values(measure.options)
     except ValueError as error:
         raise ValueError(f"measure {name}: {error}") from None
     if "device" in measure.options:

@@ -62,6 +62,7 @@ _NO_ANSWER = (
     "another process of the run does not answer, and says why itself if it could; --resume goes on "
     "from the newest checkpoint"
 )
+_LOST = ("gloo/transport", "closed by peer", "remote process", "Watchdog caught")  # of torch
 _plainly = warnings.showwarning
 _Usage: Any = typer.BadParameter.__base__  # of all that is wrong with words on a command line
 _CTRL_C = 130  # as shells have it
@@ -124,8 +125,8 @@ def main() -> None:
         _fail(what, 2 if isinstance(error, _OF_PATHS) or error.errno == errno.EROFS else 1)
     except (FloatingPointError, RuntimeError, MemoryError) as error:
         sentence = _OUT_OF_MEMORY if _is_of_memory(error) else str(error)
-        if "gloo/transport" in sentence or "NCCL" in sentence:
-            sentence = f"{_NO_ANSWER} ({sentence.splitlines()[0]})"
+        if any(words in sentence for words in _LOST):
+            sentence = f"{_NO_ANSWER} ({sentence})"
         _fail(sentence, 1)
     if code == _CTRL_C:
         _fail("stopped before it was done; what keeps its work goes on if asked again", _CTRL_C)

@@ -93,12 +93,16 @@ def _print(folder: Path) -> None:
 
 
 @app.command(hidden=True)
-def trials(device: Device = None) -> None:
+def trials(
+    device: Device = None,
+    parent: Annotated[int | None, typer.Option(help="The process to leave with.")] = None,
+) -> None:
     """Make trials as they are asked for, one JSON object a line; answers with the same.
 
     Example: `flexpredict trials --device cuda < orders.jsonl`
     """
-    threading.Thread(target=_leave_with, args=[os.getppid()], daemon=True).start()
+    if parent is not None:
+        threading.Thread(target=_leave_with, args=[parent], daemon=True).start()
     answers = sys.stdout
     with redirect_stdout(sys.stderr):  # what a library prints is no answer
         for line in sys.stdin:
@@ -110,8 +114,12 @@ def trials(device: Device = None) -> None:
 
 
 def _leave_with(parent: int) -> None:
-    """Stops this process, as the signal that saves runs does, when the one that started it goes."""
-    while os.getppid() == parent:
+    """Stops what is under way, as the signal that saves runs does, when a process is gone.
+
+    Not where nothing would be saved, nor where a signal was noted already, of which a second one
+    would kill: there is an end to orders then, and so to this process.
+    """
+    while os.getppid() == parent or not callable(signal.getsignal(signal.SIGTERM)):
         time.sleep(_LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -22,7 +22,7 @@ from flexpredict.evaluate.ridge import Fit, choose_fit
 from flexpredict.evaluate.subject import Subject
 
 _PLAIN, _SQUASHED = Transform(), Transform("squash")
-_EXPECTED = "has no boxes: expected tiny-imagenet, or packed .npz files that all have an array bbox"
+_EXPECTED = "expected tiny-imagenet, or packed .npz files that all have an array bbox"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def open_boxes(data: str | Path) -> BoxTask:
     """A packed file, several, or a name of one: with the splits train and val, and with boxes."""
     named = str(data) in NAMES
     if not named and not str(data).endswith(".npz"):
-        there = Path(data).expanduser().exists()
-        raise ValueError(f"{data} {_EXPECTED}" if there else f"{data}: there is no such file")
+        wrong = "has no boxes" if Path(data).expanduser().exists() else "is not there"
+        raise ValueError(f"{data} {wrong}: {_EXPECTED}")
     train, test = (_with_boxes(data, split) for split in ("train", "val"))
     if named:
         return BoxTask(str(data), train, test)
@@ -51,7 +51,7 @@ def open_boxes(data: str | Path) -> BoxTask:
 def _with_boxes(data: str | Path, split: str) -> PackedSource:
     source = open_source(f"{data}:{split}")
     if not isinstance(source, PackedSource) or source.boxes is None:
-        raise ValueError(f"{data} {_EXPECTED}")
+        raise ValueError(f"{data} has no boxes: {_EXPECTED}")
     return source
 
 

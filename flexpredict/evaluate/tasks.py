@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flexpredict.data.sources import Progress, Source, open_source
+from flexpredict.data.sources.folder import parts_of
 from flexpredict.data.sources.named import NAMES
 from flexpredict.data.sources.subset import SubsetSource
 from flexpredict.data.transforms import RandomTransform, Transform
@@ -163,12 +164,6 @@ def open_task(
         )
     pair = [SubsetSource(whole, kept), SubsetSource(whole, held)]
     return _labelled(stem, FOLDER, pair[0], pair[1], "all", where)
-
-
-def parts_of(root: Path) -> tuple[Path, Path] | None:
-    """The folders for training and test of one that has both: these are no classes."""
-    tests = [root / part for part in ("val", "test") if (root / part).is_dir()]
-    return (root / "train", tests[0]) if (root / "train").is_dir() and tests else None
 
 
 def _resolved(data: str | Path) -> str:

@@ -108,7 +108,8 @@ class LowRank(Noise):
     def forward(
         self, positions: Tensor, matrix: Tensor, std: float, draws: Draws, context: Tensor | None
     ) -> Tensor:
-        return F.linear(self.sample(positions, std, draws, context), matrix @ self.directions)
+        sample = self.sample(positions, std, draws, context)
+        return F.linear(sample.to(matrix.dtype), matrix @ self.directions.to(matrix.dtype))
 
 
 class Coordinates(Noise):
@@ -179,7 +180,7 @@ class Conditioned(Noise):
                 f"context tokens have {context.shape[-1]} numbers, not {self.gate.shape[1]}: hand "
                 f"masked() what context() gave, not the encoder's features"
             )
-        gain = F.linear(context.mean(1), self.gate).tanh().exp()  # (B, D)
+        gain = F.linear(context.mean(1).to(self.gate.dtype), self.gate).tanh().exp()  # (B, D)
         gain = gain.view(len(gain), *[1] * (positions.ndim - 2), self.width)
         return super().sample(positions, std, draws, context) * gain
 

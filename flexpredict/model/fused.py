@@ -164,10 +164,12 @@ def _add_norm_op(
     width, rows = x.shape[-1], x.numel() // x.shape[-1]
     stream, normed, mean, scale = _add_norm_fake(x, branch)
     tile = _tile(width)
-    _add_norm[(triton.cdiv(rows, tile["ROWS"]),)](
-        x.contiguous(), branch.contiguous(), bias, weight, shift, stream, normed, mean, scale,
-        rows, eps, WIDTH=width, **tile,
-    )  # fmt: skip
+    x, branch = x.contiguous(), branch.contiguous()
+    with kernels.launched_by(x):
+        _add_norm[(triton.cdiv(rows, tile["ROWS"]),)](
+            x, branch, bias, weight, shift, stream, normed, mean, scale, rows, eps,
+            WIDTH=width, **tile,
+        )  # fmt: skip
     return stream, normed, mean, scale
 
 
@@ -193,10 +195,12 @@ def _add_norm_gradient(
     to, to_branch = torch.empty_like(stream), torch.empty_like(by_normed, memory_format=_WHOLE)
     sums = stream.new_empty(programs, 3, width)
     passed = stream if by_stream is None else by_stream.contiguous()
-    _add_norm_backward[(programs,)](
-        stream, mean, scale, weight, by_normed.contiguous(), passed, to, to_branch, sums, rows,
-        PASSED=by_stream is not None, WIDTH=width, **tile,
-    )  # fmt: skip
+    by_normed = by_normed.contiguous()
+    with kernels.launched_by(stream):
+        _add_norm_backward[(programs,)](
+            stream, mean, scale, weight, by_normed, passed, to, to_branch, sums, rows,
+            PASSED=by_stream is not None, WIDTH=width, **tile,
+        )  # fmt: skip
     return to, to_branch, sums.sum(0)
 
 
@@ -234,9 +238,11 @@ def _gelu_op(x: Tensor, bias: Tensor | None) -> Tensor:
     tall = 2048 // columns
     grid = triton.cdiv(rows, tall), triton.cdiv(width, columns)
     biased = bias is not None
-    _gelu[grid](
-        x, bias if biased else x, out, rows, BIASED=biased, WIDTH=width, ROWS=tall, COLUMNS=columns
-    )
+    with kernels.launched_by(x):
+        _gelu[grid](
+            x, bias if biased else x, out, rows,
+            BIASED=biased, WIDTH=width, ROWS=tall, COLUMNS=columns,
+        )  # fmt: skip
     return out
 
 
@@ -252,9 +258,11 @@ def _gelu_gradient(x: Tensor, bias: Tensor, gradient: Tensor) -> tuple[Tensor, T
     parts = triton.cdiv(width, 256)
     programs = min(triton.cdiv(_PROGRAMS, parts), triton.cdiv(rows, 8))
     to, sums = torch.empty_like(x), bias.new_empty(programs, width)
-    _gelu_backward[(programs, parts)](
-        x, bias, gradient.contiguous(), to, sums, rows, WIDTH=width, ROWS=8, COLUMNS=256
-    )
+    gradient = gradient.contiguous()
+    with kernels.launched_by(x):
+        _gelu_backward[(programs, parts)](
+            x, bias, gradient, to, sums, rows, WIDTH=width, ROWS=8, COLUMNS=256
+        )
     return to, sums.sum(0)
 
 

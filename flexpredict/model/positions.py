@@ -132,6 +132,11 @@ class StochasticPositions(nn.Module):
             projected = projected * kept / (1 - self.dropout)
         tokens = projected + positions
         if self.noise_on_context:  # Table 7
+            if positions.shape[:-1] != features.shape[:-1]:
+                raise ValueError(
+                    f"positions of shape {tuple(positions.shape)} for features of shape "
+                    f"{tuple(features.shape)}: every image has noise of its own, so expand them"
+                )
             tokens = tokens + self._noise(positions, projection, draws, tokens)
         return tokens
 
@@ -145,6 +150,7 @@ class StochasticPositions(nn.Module):
     ) -> Tensor:
         """ψ + A n + m̃: the tokens to be predicted. (B, …, P) -> (B, …, P)
 
+        positions: of every image; a table (1, N, P) gets one draw, which all would share.
         context: the tokens of what the encoder saw, which conditioned noise depends on.
         """
         self._check(positions, projection)

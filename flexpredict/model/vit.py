@@ -229,10 +229,10 @@ class Encoder(nn.Module):
 
     def positions(self, grid: tuple[int, int], resize: Resize = "recompute") -> Tensor:
         """The position table of a grid, (1, N, D): as stored, computed anew, or interpolated."""
-        if grid == self.grid:
-            return self.pos_embed
         if resize not in get_args(Resize):
             raise ValueError(f"resize={resize!r}: choose one of {', '.join(get_args(Resize))}")
+        if grid == self.grid:
+            return self.pos_embed
         if resize == "recompute":
             if not self.sincos:
                 raise ValueError(

@@ -16,7 +16,7 @@ from flexpredict.engine import mps
 from flexpredict.engine.distributed import StopSignal, pick_device
 
 _POLL_SECONDS = 0.5
-_MOST_LOST = 3  # processes that end early, one after the other, before no more are started
+_MOST_LOST = 3  # processes that end early before one answers, and no more are started
 
 
 class Pool:
@@ -41,7 +41,7 @@ class Pool:
         self._stack.close()
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "flexpredict", "trials"]
+        command = [sys.executable, "-m", "flexpredict", "trials", "--parent", str(os.getpid())]
         command += ["--device", self._device] if self._device else []
         with self._log(number).open("ab") as log:
             return subprocess.Popen(
@@ -96,7 +96,8 @@ class Pool:
                     if not line:  # it is gone
                         ready.unregister(worker.stdout)
                         ending = _ending(worker)
-                        if waiting and not stop.received and lost < _MOST_LOST:
+                        # All at once may have one cause, as a GPU that they share.
+                        if waiting and not stop.received and lost < max(_MOST_LOST, 2 * self._jobs):
                             self._workers[number] = self._start(number)
                             take_in(number)
                         if made is not None and not stop.received:
@@ -109,8 +110,8 @@ class Pool:
         for folder in waiting if not stop.received else ():
             yield (
                 folder,
-                {"error": "not begun, since one process after the other ended early; the same "
-                 "command goes on"},
+                {"error": "not begun, since process after process ended early; the same command "
+                 "goes on"},
             )  # fmt: skip
 
 

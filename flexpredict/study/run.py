@@ -177,7 +177,7 @@ class _Book:
 
     def write(self) -> None:
         """Lines, tables and figures."""
-        if not (shown := self.shown()):
+        if not (shown := self.shown()) and not self.failed:
             return
         for name in columns(shown):
             if all(line["found"].get(name) is None for line in shown):
@@ -192,7 +192,7 @@ class _Book:
         table = f"{markdown(shown, study.baseline)}{ill_text(shown)}{failed_text(self.failed)}"
         write_text(self.out / TABLE, f"# {study.title}\n\n{study.question.strip()}\n\n{table}")
         write_text(self.out / SUMMARY, json.dumps(summary(shown, study.baseline), indent=1) + "\n")
-        for name, figure in figures(shown, study.baseline).items():
+        for name, figure in figures(shown, study.baseline).items() if shown else ():
             write_text(self.out / f"{name}.svg", to_svg(figure))
             write_bytes(self.out / f"{name}.png", to_png(figure))
 

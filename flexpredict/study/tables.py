@@ -136,7 +136,7 @@ def ill_text(lines: Sequence[Line]) -> str:
 
 def failed_text(failed: Mapping[str, str]) -> str:
     """A sentence on the trials that failed, by their names, or nothing."""
-    said = "; ".join(f"{name} ({why})" for name, why in failed.items())
+    said = "; ".join(f"{name} ({' '.join(why.split())})" for name, why in failed.items())
     return f"\nFailed, and not in the table: {said}.\n" if said else ""
 
 

@@ -1,6 +1,7 @@
 import io
 import os
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -97,9 +98,10 @@ def test_folder__of_splits_is_one_set_and_it_is_said(tmp_path: Path) -> None:
     """Who evaluates on val/ should not have pretrained on it unawares."""
     for split in ("train", "val"):
         _photos(tmp_path / split)
+    shutil.copy(next((tmp_path / "train").rglob("*.jp*g")), tmp_path / "cover.jpg")
     said = f"all of train/ and val/ in it: name {tmp_path / 'train'} to leave the others for tests"
     with pytest.warns(Notice, match=re.escape(said)):
-        assert len(open_source(tmp_path)) == 24
+        assert len(open_source(tmp_path)) == 25
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(open_source(tmp_path / "train")) == 12

@@ -1,4 +1,5 @@
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 from torch import nn
 
 from flexpredict.model.blocks import gather
+from flexpredict.model.covariances import Covariance
 from flexpredict.model.draws import ChunkPart, Draws
 from flexpredict.model.masking import Masks
 from flexpredict.model.positions import StochasticPositions, sincos_positions
@@ -86,20 +88,25 @@ def test_noise__is_not_shared_by_the_images_of_a_batch() -> None:
     psi, features = torch.zeros(5, P).double(), torch.zeros(2, 5, D).double()
     with pytest.raises(ValueError, match=r"shape \(5, \d+\): every image has noise of its own, so"):
         stop.masked(psi, projection, mask_token)
-    with pytest.raises(ValueError, match="so expand them"):
-        stop.context(features, psi, projection)
+    for table in (psi, psi[None]):
+        with pytest.raises(ValueError, match="so expand them"):
+            stop.context(features, table, projection)
     one, other = stop.masked(psi.expand(2, -1, -1), projection, mask_token)
     assert not torch.isclose(one, other).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_noise__comes_in_the_projections_format(dtype: torch.dtype) -> None:
-    """Whatever format the table of positions has, as a float64 one or a narrowed model's."""
-    stop, projection, mask_token = _stop()
+@pytest.mark.parametrize("covariance", get_args(Covariance))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_noise__formats_may_differ(covariance: str, dtype: torch.dtype) -> None:
+    """Of the table of positions, as a float64 one, and of a narrowed model."""
+    stop, projection, mask_token = _stop(covariance=covariance, noise_rank=2)
+    projection.to(dtype)
     for positions in (torch.zeros(2, 3, P).double(), torch.zeros(2, 3, P, dtype=dtype)):
-        found = stop.masked(positions, projection.to(dtype), mask_token.to(dtype))
+        context = stop.context(torch.zeros(2, 3, D, dtype=dtype), positions, projection)
+        found = stop.masked(positions, projection, mask_token.to(dtype), context=context)
+        wanted = torch.promote_types(positions.dtype, dtype)
+        assert torch.promote_types(found.dtype, wanted) == found.dtype  # nothing is narrowed
         assert found.isfinite().all()
-        assert found.detach().float().std() > 0
 
 
 def test_masked__the_released_form_needs_b() -> None:

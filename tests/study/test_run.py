@@ -19,6 +19,7 @@ from processes import Start, ended, environment, wait_until
 from short_runs import logged
 
 import flexpredict as fp
+from flexpredict.config import settings_from
 from flexpredict.run_folder import METRICS
 from flexpredict.study.plan import Study, trials
 from flexpredict.study.pool import Pool
@@ -36,8 +37,8 @@ STUDY = {
 }  # fmt: skip
 
 
-# That is found when it is measured.
-UNUSABLE = {"method": "logistic", "options": {"task": "scenes-count", "draws": "x"}}
+# That is found when it is measured: there are not so many.
+UNUSABLE = {"method": "logistic", "options": {"task": "scenes-count", "labels": "999/class"}}
 
 
 @pytest.fixture
@@ -160,6 +161,11 @@ def test_study__variants_that_would_share_a_folder_are_refused(study: Path, tmp_
             "measure m: knn gives no 'rigde': choose one of accuracy, ridge",
         ),
         ({"measures": {"m": {"method": "learnt", "options": {"layers": 2}}}}, "has no option"),
+        ({"measures": {"m": {"method": "knn", "options": {"draws": 0}}}}, "m: draws=0: expected a"),
+        (
+            {"measures": {"m": {"method": "knn", "options": {"device": "cpu"}}}},
+            "the device is the whole study's",
+        ),
         ({"varints": {}}, "there is no 'varints'"),
     ],
 )
@@ -266,7 +272,26 @@ def test_study__where_processes_cannot_live_no_more_are_started(
     monkeypatch.setattr("sys.executable", shutil.which("false"))
     with pytest.raises(RuntimeError, match=r"6 of 6 trials failed.*ended early, with code 1: see"):
         fp.run_study(str(study), tmp_path / "out", device="cpu")
-    assert not (tmp_path / "out" / "table.md").exists()
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert "Failed, and not in the table: sincos-seed0 (its process ended early, with" in table
+
+
+def test_trials__leave_with_a_process_that_was_gone_before_they_looked(
+    tmp_path: Path, start: Start
+) -> None:
+    """Of a study that is killed while its processes still import."""
+    many = LONG["settings"] | {"steps": 100_000, "data": "scenes:60"}
+    order = {
+        "run": str(tmp_path / "run"), "measures": [], "gauges": [],
+        "settings": settings_from(many, recipe="demo").model_dump(mode="json"),
+    }  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    words = ["-m", "flexpredict", "trials", "--device", "cpu", "--parent", str(gone.pid)]
+    worker = start(*words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    _, errors = worker.communicate(json.dumps(order).encode() + b"\n", timeout=120)
+    assert worker.returncode == 75, errors
+    assert b"flexpredict: stopped" in errors
 
 
 def test_study__its_processes_save_and_leave_when_it_is_killed(

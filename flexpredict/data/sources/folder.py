@@ -69,10 +69,11 @@ class FolderSource(PathSource):
                 stacklevel=2,
             )
 
-        if "train" in self.classes and (others := sorted({"val", "test"} & {*self.classes})):
+        if (parts := parts_of(root)) is not None:
+            train, test = parts
             warnings.warn(
-                f"{root} is taken as one set, all of train/ and {'/ and '.join(others)}/ in it: "
-                f"name {root / 'train'} to leave the others for tests",
+                f"{root} is taken as one set, all of {train.name}/ and {test.name}/ in it: name "
+                f"{train} to leave the others for tests",
                 Notice,
                 stacklevel=2,
             )
@@ -89,6 +90,12 @@ class FolderSource(PathSource):
         vars(self).update(state)
         if isinstance(self.paths, FolderIndex):
             self._use(self.paths)
+
+
+def parts_of(root: Path) -> tuple[Path, Path] | None:
+    """The folders for training and test of one that has both: these are no classes."""
+    tests = [root / part for part in ("val", "test") if (root / part).is_dir()]
+    return (root / "train", tests[0]) if (root / "train").is_dir() and tests else None
 
 
 def index_folder(root: Path, progress: Progress | None = None) -> FolderIndex:
