@@ -113,6 +113,18 @@ def test_evaluations__what_was_found_beside_the_score_has_a_row(
     assert [row[0] for key, row in rows.items() if "boxes" in key] == ["–", "–"]
 
 
+def test_evaluations__of_earlier_weights_are_counted(runs: list[Path], tmp_path: Path) -> None:
+    copy = tmp_path / runs[0].name
+    shutil.copytree(runs[0], copy)
+    one = next((copy / "evaluations").glob("*.json"))
+    (copy / "evaluations" / "earlier").mkdir()
+    one.rename(copy / "evaluations" / "earlier" / one.name)
+    write_run_page(tmp_path / "page.html", read_runs([copy]), NOTHING)
+    page = (tmp_path / "page.html").read_text()
+    assert "Nothing was evaluated yet, of these weights" in page
+    assert "1 of earlier weights are in evaluations/earlier." in page
+
+
 def test_gauges__others_than_ours_appear_with_their_band(runs: list[Path], tmp_path: Path) -> None:
     copy = tmp_path / "gauged"
     shutil.copytree(runs[0], copy)
