@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from flexpredict import build
 from flexpredict.api.evaluation import (
     boxes,
-    check_options,
-    check_values,
     finetune,
     knn,
     logistic,
@@ -17,6 +15,7 @@ from flexpredict.api.evaluation import (
     shifts,
     video,
 )
+from flexpredict.api.options import check_options, check_values
 from flexpredict.api.pretraining import doctor, pretrain
 from flexpredict.data.sources import open_source
 from flexpredict.engine.distributed import device_name, pick_device
