@@ -25,7 +25,6 @@ from flexpredict.evaluate.shifts import DISTANCES
 from flexpredict.evaluate.tasks import open_task
 from flexpredict.progress import Tally, say
 from flexpredict.run_folder import read_metrics
-from flexpredict.train.loop import Interrupted
 
 if TYPE_CHECKING:
     from flexpredict.study.plan import Measure, Study, Trial
@@ -134,8 +133,6 @@ def make_trial(order: Mapping[str, Any], device: str | None = None) -> dict[str,
         began = time.monotonic()
         try:
             found.append(_measured(run, measure, device, known))
-        except Interrupted:
-            raise
         except Exception as error:  # others may have asked for the rest, and the run is made
             found.append({"error": str(error) or type(error).__name__})
         say(f"{run.name}: {measure['name']} took {time.monotonic() - began:.1f} s")  # to the log

@@ -113,7 +113,7 @@ def processes(device: str | None = None) -> Iterator[Ranks]:
 
 
 @contextmanager
-def raised_by_sigterm(error: Exception) -> Iterator[None]:
+def raised_by_sigterm(error: BaseException) -> Iterator[None]:
     """SIGTERM raises an error wherever no `StopSignal` notes it; a second one kills as usual."""
 
     def stop(*_: object) -> None:

@@ -38,8 +38,12 @@ from flexpredict.train.track import Track, start_tracker
 Probe = Callable[[Encoder], Mapping[str, float]]
 
 
-class Interrupted(Exception):
-    """A signal asked the run to stop, and its state is saved."""
+class Interrupted(BaseException):
+    """A signal asked the run to stop, and its state is saved.
+
+    As KeyboardInterrupt, it is nobody's error: who takes any `Exception` of a damaged image for a
+    sign of it must not take this.
+    """
 
     EXIT_CODE = 75  # EX_TEMPFAIL: the same again goes on
 

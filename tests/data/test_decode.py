@@ -1,6 +1,8 @@
 """Bytes to pixels: every kind of file with its colours, and files that must be refused."""
 
 import io
+import os
+import signal
 import struct
 import zlib
 from pathlib import Path
@@ -13,6 +15,8 @@ from PIL import Image
 
 from flexpredict.data.decode import BadImage, decode
 from flexpredict.data.sources import FolderSource
+from flexpredict.engine.distributed import raised_by_sigterm
+from flexpredict.train.loop import Interrupted
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -260,6 +264,17 @@ def test_damage__never_ends_in_another_error(kind: str) -> None:
         except BadImage:
             refused += 1
     assert refused > 0
+
+
+def test_damage__a_signal_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes while an image is opened must not end as an image that cannot be used."""
+
+    def stopped(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Image, "open", stopped)
+    with pytest.raises(Interrupted), raised_by_sigterm(Interrupted("stopped")):
+        decode(_encoded(Image.fromarray(COLOUR), "PNG"))
 
 
 def test_postscript__is_not_run() -> None:
