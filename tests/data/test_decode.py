@@ -269,7 +269,7 @@ def test_damage__never_ends_in_another_error(kind: str) -> None:
 def test_damage__a_signal_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes while an image is opened must not end as an image that cannot be used."""
 
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Image, "open", stopped)
